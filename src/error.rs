@@ -1,0 +1,382 @@
+//! Errors that say which rank, which operation, what went wrong and what to do.
+//!
+//! ```text
+//! all_reduce on rank 3 of 8: rank 5 called all_reduce(f32 x 1024, sum), this rank all_reduce(f32 x 1000, sum)
+//!     (hint: every rank must make the same call with the same length)
+//! ```
+//!
+//! [`Error::kind`] is for programs; the text is for people. After an error for which [`Error::is_recoverable`] is false,
+//! the communicator is failed: every later call returns the same first cause, and a new communicator must be made.
+//!
+//! ```
+//! use hccl::ErrorKind;
+//! let err = hccl::local(2, |comm| {
+//!     let mut buf = vec![0f32; 4 + comm.rank().index()];
+//!     comm.all_reduce(&mut buf, hccl::Sum)
+//! })
+//! .unwrap_err();
+//! assert!(matches!(err.kind(), ErrorKind::Mismatch { .. }));
+//! assert!(err.to_string().contains("f32 x 5"));
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `Result` with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What failed, where, and what to do about it.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    op: Option<&'static str>,
+    rank: Option<(usize, usize)>,
+    hint: Option<Cow<'static, str>>,
+    note: Option<Cow<'static, str>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// How a peer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Loss {
+    /// Its process ended: killed, crashed, or exited without closing its communicator.
+    Died = 1,
+    /// It dropped or closed its communicator while others still needed it.
+    Left = 2,
+    /// Its thread panicked.
+    Panicked = 3,
+}
+
+/// The machine-readable part of an [`Error`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A rank that this call needs is gone.
+    PeerLost {
+        /// The lost rank, in the group of the failed call.
+        peer: usize,
+        /// How it was lost.
+        how: Loss,
+    },
+    /// The deadline passed; the named ranks are alive and had not arrived.
+    Timeout {
+        /// Ranks that had not arrived, in the group of the failed call.
+        late: Vec<usize>,
+        /// How long this rank waited.
+        after: Duration,
+    },
+    /// Two ranks made different calls.
+    Mismatch {
+        /// The rank whose call differs from this rank's.
+        peer: usize,
+        /// This rank's call.
+        ours: String,
+        /// The peer's call.
+        theirs: String,
+    },
+    /// Ranks wait for each other in a circle: none can go on.
+    Deadlock {
+        /// The circle, each waiting for the next and the last for the first.
+        cycle: Vec<usize>,
+    },
+    /// A buffer has the wrong number of elements.
+    Length {
+        /// Which argument.
+        what: &'static str,
+        /// Elements it must have.
+        expected: usize,
+        /// Elements it has.
+        actual: usize,
+    },
+    /// A rank, root or peer outside the group.
+    NoSuchRank {
+        /// The number given.
+        rank: usize,
+        /// Size of the group.
+        size: usize,
+    },
+    /// A peer or root of another group.
+    WrongGroup {
+        /// Name of the group the value belongs to.
+        theirs: String,
+        /// Name of the group of the call.
+        ours: String,
+    },
+    /// A rank aborted the group.
+    Aborted {
+        /// The rank that called abort.
+        by: usize,
+    },
+    /// The system refused memory, a file descriptor, a thread or a socket.
+    Resource {
+        /// What was asked for.
+        what: String,
+    },
+    /// The environment variables do not describe a rank.
+    Environment {
+        /// The variable at fault.
+        variable: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The ranks of a job did not find each other.
+    Rendezvous {
+        /// What went wrong.
+        problem: String,
+    },
+    /// No backend here does this.
+    Unsupported {
+        /// What was asked for.
+        what: String,
+    },
+    /// An argument that can never be right.
+    InvalidArgument {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The communicator is used in a forked child.
+    Forked,
+    /// The communicator was closed.
+    Closed,
+    /// A rank's own code failed: its error or panic, as text.
+    Rank {
+        /// The rank that failed.
+        rank: usize,
+        /// Its message.
+        message: String,
+    },
+}
+
+impl ErrorKind {
+    /// The remedy that fits this kind when the place of the error knows no better one.
+    fn default_hint(&self) -> Option<&'static str> {
+        Some(match self {
+            ErrorKind::PeerLost { how: Loss::Died, .. } => {
+                "look at that rank's own output for its last error; start a new communicator to go on"
+            }
+            ErrorKind::PeerLost { how: Loss::Left, .. } => {
+                "every rank must make the same calls; that rank dropped its communicator early, often after an error of its own"
+            }
+            ErrorKind::PeerLost { how: Loss::Panicked, .. } => "the panic message of that rank says why",
+            ErrorKind::Timeout { .. } => {
+                "see what the late ranks are doing; raise HCCL_EXEC_TIMEOUT if they only need longer"
+            }
+            ErrorKind::Mismatch { .. } => "every rank must make the same call with the same length, in the same order",
+            ErrorKind::Deadlock { .. } => {
+                "a send completes only when it is received: use batch_send_recv, or order the calls"
+            }
+            ErrorKind::Length { .. } => "lengths are in elements",
+            ErrorKind::NoSuchRank { .. } => "ranks count from 0",
+            ErrorKind::WrongGroup { .. } => "take peers and roots from the communicator that makes the call",
+            ErrorKind::Aborted { .. } => "start a new communicator to go on",
+            ErrorKind::Forked => "start ranks as new processes, or make the communicator after the fork",
+            ErrorKind::Closed => "make a new communicator",
+            _ => return None,
+        })
+    }
+}
+
+impl Error {
+    /// An error of this kind, with the kind's own hint.
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        let hint = kind.default_hint().map(Cow::Borrowed);
+        Error(Box::new(Inner { kind, op: None, rank: None, hint, note: None, source: None }))
+    }
+
+    /// Says which operation failed, unless an inner layer already said so.
+    pub(crate) fn at(mut self, op: &'static str, rank: usize, world: usize) -> Self {
+        self.0.op.get_or_insert(op);
+        self.0.rank.get_or_insert((rank, world));
+        self
+    }
+
+    /// Replaces the hint.
+    pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds what became of the caller's memory.
+    pub(crate) fn note(mut self, note: impl Into<Cow<'static, str>>) -> Self {
+        self.0.note = Some(note.into());
+        self
+    }
+
+    /// Adds the error underneath.
+    pub(crate) fn source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// A refusal of the operating system.
+    pub(crate) fn resource(what: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error::new(ErrorKind::Resource { what: what.into() }).source(source)
+    }
+
+    /// An argument that can never be right.
+    pub(crate) fn invalid(problem: impl Into<String>) -> Self {
+        Error::new(ErrorKind::InvalidArgument { problem: problem.into() })
+    }
+
+    /// The machine-readable part.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The operation that failed, as `all_reduce`.
+    pub fn op(&self) -> Option<&'static str> {
+        self.0.op
+    }
+
+    /// The rank on which it failed, in the group of the call.
+    pub fn rank(&self) -> Option<usize> {
+        self.0.rank.map(|(rank, _)| rank)
+    }
+
+    /// The peer at fault, when there is one.
+    pub fn peer(&self) -> Option<usize> {
+        match self.0.kind {
+            ErrorKind::PeerLost { peer, .. } | ErrorKind::Mismatch { peer, .. } => Some(peer),
+            ErrorKind::Aborted { by } => Some(by),
+            ErrorKind::Rank { rank, .. } => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// True when the communicator is still good: the call was refused before any peer saw it.
+    pub fn is_recoverable(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::Length { .. }
+                | ErrorKind::NoSuchRank { .. }
+                | ErrorKind::WrongGroup { .. }
+                | ErrorKind::Unsupported { .. }
+                | ErrorKind::InvalidArgument { .. }
+        )
+    }
+
+    /// True when a rank is gone.
+    pub fn is_peer_lost(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::PeerLost { .. })
+    }
+
+    /// True when a deadline passed.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Timeout { .. })
+    }
+
+    /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local) prefers the
+    /// error that came first.
+    pub fn is_knock_on(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::PeerLost { .. } | ErrorKind::Aborted { .. })
+    }
+}
+
+struct Ranks<'a>(&'a [usize]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, rank) in self.0.iter().enumerate() {
+            let separator = if i == 0 { "" } else { ", " };
+            write!(f, "{separator}{rank}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ErrorKind::PeerLost { peer, how: Loss::Died } => write!(f, "rank {peer} died"),
+            ErrorKind::PeerLost { peer, how: Loss::Left } => write!(f, "rank {peer} left the group"),
+            ErrorKind::PeerLost { peer, how: Loss::Panicked } => write!(f, "rank {peer} panicked"),
+            ErrorKind::Timeout { late, after } => {
+                write!(f, "waited {:.1} s for rank {}", after.as_secs_f64(), Ranks(late))
+            }
+            ErrorKind::Mismatch { peer, ours, theirs } => {
+                write!(f, "rank {peer} called {theirs}, this rank called {ours}")
+            }
+            ErrorKind::Deadlock { cycle } => write!(f, "ranks {} wait for each other in a circle", Ranks(cycle)),
+            ErrorKind::Length { what, expected, actual } => {
+                write!(f, "{what} has {actual} elements, must have {expected}")
+            }
+            ErrorKind::NoSuchRank { rank, size } => write!(f, "there is no rank {rank} in a group of {size}"),
+            ErrorKind::WrongGroup { theirs, ours } => write!(f, "a rank of group {theirs} was given to group {ours}"),
+            ErrorKind::Aborted { by } => write!(f, "rank {by} aborted the group"),
+            ErrorKind::Resource { what } => write!(f, "the system refused {what}"),
+            ErrorKind::Environment { variable, problem } => write!(f, "environment variable {variable} {problem}"),
+            ErrorKind::Rendezvous { problem } => write!(f, "the ranks did not find each other: {problem}"),
+            ErrorKind::Unsupported { what } => write!(f, "{what} is not supported"),
+            ErrorKind::InvalidArgument { problem } => f.write_str(problem),
+            ErrorKind::Forked => f.write_str("the communicator was made before this process forked"),
+            ErrorKind::Closed => f.write_str("the communicator is closed"),
+            ErrorKind::Rank { rank, message } => write!(f, "rank {rank} failed: {message}"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        match (inner.op, inner.rank) {
+            (Some(op), Some((rank, world))) => write!(f, "{op} on rank {rank} of {world}: ")?,
+            (Some(op), None) => write!(f, "{op}: ")?,
+            (None, _) => {}
+        }
+        write!(f, "{}", inner.kind)?;
+        if let Some(source) = &inner.source {
+            write!(f, ": {source}")?;
+        }
+        if let Some(note) = &inner.note {
+            write!(f, "; {note}")?;
+        }
+        match &inner.hint {
+            Some(hint) => write!(f, " (hint: {hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_who_where_and_what_next() {
+        let error = Error::new(ErrorKind::PeerLost { peer: 5, how: Loss::Died }).at("all_reduce", 3, 8);
+        let text = error.to_string();
+        assert!(text.starts_with("all_reduce on rank 3 of 8: rank 5 died"), "{text}");
+        assert!(text.contains("(hint: "), "{text}");
+        assert!(error.is_peer_lost() && !error.is_recoverable() && error.is_knock_on());
+    }
+
+    #[test]
+    fn the_innermost_place_wins() {
+        let error = Error::new(ErrorKind::Closed).at("inner", 1, 2).at("outer", 0, 9);
+        assert_eq!((error.op(), error.rank()), (Some("inner"), Some(1)));
+    }
+
+    #[test]
+    fn is_small_enough_to_return() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+}

@@ -1,0 +1,9 @@
+//! Typed collective communication for Rust machine learning.
+
+pub mod element;
+pub mod error;
+pub mod reduce;
+
+pub use element::{DType, Element, Float, Numeric};
+pub use error::{Error, ErrorKind, Loss, Result};
+pub use reduce::{Avg, Max, Min, OpKind, Prod, ReduceOp, Sum};
