@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "parts are still joined")]
 mod backend;
 mod options;
+mod sys;
 pub mod element;
 pub mod error;
 pub mod reduce;

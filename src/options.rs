@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Deadlines of a communicator.
 #[derive(Clone, Debug)]
+#[allow(unreachable_pub)]
 pub struct Options {
     /// How long ranks may take to find each other. Default 120 s, `HCCL_CONNECT_TIMEOUT`.
     pub(crate) connect_timeout: Duration,
