@@ -24,19 +24,27 @@ pub(super) type Wide = [Singles; 2];
 pub(super) trait Arch {
     #[inline(always)]
     fn f16_to_f32(line: Halves) -> Wide {
-        half::widen_f16(line)
+        let mut wide = [[0.0; LINE / 4]; 2];
+        half::widen_f16(&line, &mut wide);
+        wide
     }
     #[inline(always)]
     fn f32_to_f16(wide: Wide) -> Halves {
-        half::narrow_f16(wide)
+        let mut line = [0; LINE / 2];
+        half::narrow_f16(&wide, &mut line);
+        line
     }
     #[inline(always)]
     fn bf16_to_f32(line: Halves) -> Wide {
-        half::widen_bf16(line)
+        let mut wide = [[0.0; LINE / 4]; 2];
+        half::widen_bf16(&line, &mut wide);
+        wide
     }
     #[inline(always)]
     fn f32_to_bf16(wide: Wide) -> Halves {
-        half::narrow_bf16(wide)
+        let mut line = [0; LINE / 2];
+        half::narrow_bf16(&wide, &mut line);
+        line
     }
 
     /// Copies one cache line around the cache, where the processor can.

@@ -3,27 +3,24 @@
 //! To f32 is exact. From f32 rounds to nearest, ties to even; what is too large becomes an infinity. Neither depends on
 //! the processor's flush-to-zero modes: no subnormal number ever enters a floating-point instruction.
 
-use super::arch::{Halves, Singles, Wide};
+use super::arch::{Halves, Wide};
 
-/// Lines of halves to f32 and back. Not inlined: alone, the loops vectorise well and are compiled once.
+/// Lines of halves to f32 and back. Not inlined, and by reference: as loops over memory that cannot overlap they
+/// vectorise for any instruction set, which they do not once they are unrolled in a caller.
 macro_rules! lines {
     ($($widen:ident = $to_f32:ident, $narrow:ident = $from_f32:ident;)*) => { $(
         #[inline(never)]
-        pub(super) fn $widen(line: Halves) -> Wide {
-            let mut wide: Wide = [[0.0; size_of::<Singles>() / 4]; 2];
-            for (to, &from) in wide.as_flattened_mut().iter_mut().zip(&line) {
+        pub(super) fn $widen(line: &Halves, wide: &mut Wide) {
+            for (to, &from) in wide.as_flattened_mut().iter_mut().zip(line) {
                 *to = $to_f32(from);
             }
-            wide
         }
 
         #[inline(never)]
-        pub(super) fn $narrow(wide: Wide) -> Halves {
-            let mut line: Halves = [0; size_of::<Halves>() / 2];
+        pub(super) fn $narrow(wide: &Wide, line: &mut Halves) {
             for (to, &from) in line.iter_mut().zip(wide.as_flattened()) {
                 *to = $from_f32(from);
             }
-            line
         }
     )* };
 }
