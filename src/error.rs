@@ -225,6 +225,11 @@ impl Error {
         Error::new(ErrorKind::InvalidArgument { problem: problem.into() })
     }
 
+    /// A failure of a rank's own code, for the closures of [`local`](crate::local()).
+    pub fn rank_failed(rank: usize, message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Rank { rank, message: message.into() })
+    }
+
     /// The machine-readable part.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
