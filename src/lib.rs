@@ -2,7 +2,10 @@
 
 pub mod element;
 pub mod error;
+#[cfg(target_os = "linux")]
+pub mod launch;
 pub mod reduce;
+mod rendezvous;
 
 pub use element::{DType, Element, Float, Numeric};
 pub use error::{Error, ErrorKind, Loss, Result};

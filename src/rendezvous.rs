@@ -1,0 +1,3 @@
+//! How the ranks of a job find each other.
+
+pub(crate) mod environment;
