@@ -26,7 +26,7 @@ fn run(args: &[&str], script: &str) -> Output {
 /// Waits for the end of `child`, but not for ever: a launcher that hangs is killed and fails the test.
 fn finish(child: Child) -> Output {
     let pid = pid_of(&child);
-    let (done, watch) = std::sync::mpsc::channel();
+    let (done, watch) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         let hung = watch.recv_timeout(Duration::from_secs(60)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
         if hung {

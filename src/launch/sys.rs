@@ -103,8 +103,7 @@ fn guard(watched: i32) -> ! {
     loop {
         // SAFETY: `byte` is one writable byte.
         let read = unsafe { libc::read(0, (&raw mut byte).cast(), 1) };
-        // SAFETY: `__errno_location` points to this thread's errno.
-        if read >= 0 || unsafe { *libc::__errno_location() } != libc::EINTR {
+        if read >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             break;
         }
     }
@@ -134,13 +133,15 @@ static SIGNAL_PIPE: AtomicI32 = AtomicI32::new(-1);
 static PIPE: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
 
 extern "C" fn on_signal(signal: libc::c_int) {
-    // SAFETY: `__errno_location` points to this thread's errno.
-    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: takes nothing; async-signal-safe.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: `errno` points to this thread's errno.
+    let saved = unsafe { *errno };
     let byte = signal as u8;
     // SAFETY: `byte` is one readable byte; write is async-signal-safe, and the pipe does not block.
     unsafe { libc::write(SIGNAL_PIPE.load(Ordering::Relaxed), (&raw const byte).cast(), 1) };
     // SAFETY: as above; the interrupted code must not see the errno of `write`.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { *errno = saved };
 }
 
 /// Catches SIGINT, SIGTERM and SIGHUP until dropped, when the earlier dispositions come back.
