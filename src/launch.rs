@@ -38,6 +38,7 @@
 //! ```
 
 mod cores;
+mod files;
 mod lines;
 mod output;
 mod supervise;
@@ -212,6 +213,7 @@ impl Launch {
     fn start(&self, signals: &Signals, logs: Vec<Log>) -> Result<Watched> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::resource("a pipe", error));
         let group = Group::new().map_err(|error| Error::resource("a guardian process for the ranks", error))?;
+        let room = files::Room::for_ranks(self.ranks);
         let (finished, finish) = pipe()?;
         let (sender, events) = channel();
         let mut output = Output::new(self.ranks, logs, finished);
@@ -222,7 +224,7 @@ impl Launch {
         let cores = if self.bind == Bind::Cores { cores::inherited() } else { Vec::new() };
         for rank in 0..self.ranks {
             let mut command = self.command(rank, &job);
-            group.adopt(&mut command, cores::mask(&cores, rank, self.ranks));
+            group.adopt(&mut command, cores::mask(&cores, rank, self.ranks), room.of_ranks());
             let mut child = command.spawn().map_err(|error| self.not_started(rank, error))?;
             take_output(&mut output, rank, &mut child);
             supervise::await_child(rank, child, sender.clone())?;
@@ -256,7 +258,11 @@ impl Launch {
         let problem = match error.kind() {
             io::ErrorKind::NotFound => format!("cannot start rank {rank}: there is no program {program}"),
             io::ErrorKind::PermissionDenied => format!("cannot start rank {rank}: {program} may not be executed"),
-            _ => return Error::resource(format!("the process of rank {rank} ({program})"), error),
+            _ => {
+                let what = format!("the process of rank {rank} ({program})");
+                return Error::resource(what, error)
+                    .hint("start fewer ranks, or raise the limits that `ulimit -a` shows");
+            }
         };
         let hint = "a name without a slash is looked up in PATH, one with a slash from the current directory";
         Error::new(ErrorKind::InvalidArgument { problem }).source(error).hint(hint)
@@ -368,6 +374,14 @@ mod tests {
     fn a_lost_peer_has_its_own_exit_code() {
         let lost = Error::new(ErrorKind::PeerLost { peer: 1, how: Loss::Died });
         assert_eq!((exit_code(&lost), exit_code(&Error::new(ErrorKind::Closed))), (75, 1));
+    }
+
+    #[test]
+    fn this_program_is_started_with_its_own_arguments() {
+        let launch = this_program(3).unwrap();
+        let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+        assert_eq!((launch.ranks, &launch.args), (3, &args));
+        assert_eq!(launch.program, std::env::current_exe().unwrap());
     }
 
     #[test]

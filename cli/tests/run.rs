@@ -159,9 +159,12 @@ fn the_first_failure_ends_all_and_is_printed_last() {
 
 #[test]
 fn a_lost_peer_is_not_the_first_cause() {
-    // Rank 0 says at once that it lost a peer; the peer's own failure is seen only later.
-    let script = "[ $HCCL_RANK = 0 ] && exit 75; sleep 0.05; exit 3";
-    let output = run(&["-n", "2"], script);
+    // Rank 0 says that it lost a peer before the peer's own failure can be seen.
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
+    let gone = gone.display();
+    let script = format!("[ $HCCL_RANK = 0 ] && {{ : >{gone}; exit 75; }}; until [ -e {gone} ]; do :; done; exit 3");
+    let output = run(&["-n", "2"], &script);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert_eq!(last_line(&output.stderr), "hccl: rank 1 of 2 failed first: exit code 3");
     assert!(text(&output.stderr).contains("knock-on exits: rank 0: lost a peer (exit code 75)"));
@@ -289,6 +292,25 @@ fn log_files_hold_each_rank_alone() {
         assert_eq!(log, format!("out{rank}\nhalf{rank}"));
     }
     assert_eq!(text(&output.stdout).lines().count(), 4);
+}
+
+#[test]
+fn an_ignored_sigchld_loses_no_exit_code() {
+    let mut launcher = Command::new("env");
+    launcher.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_hccl"), "run", "-n", "2", "--", "sh", "-c"]);
+    launcher.arg("exit $((HCCL_RANK * 6))").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(launcher.spawn().unwrap());
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+}
+
+#[test]
+fn more_ranks_than_the_soft_limit_of_files_run_with_that_limit() {
+    let mut launcher = Command::new("sh");
+    let script = "ulimit -Sn 64; exec \"$0\" run -n 50 -- sh -c 'ulimit -Sn'";
+    launcher.args(["-c", script, env!("CARGO_BIN_EXE_hccl")]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(launcher.spawn().unwrap());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().filter(|line| line.ends_with("] 64")).count(), 50);
 }
 
 /// The code of a run that must not start anything, and what it says.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, setrlimit};
 use rustix::thread::CpuSet;
 
 /// The process group of all ranks. Dropping it kills whatever is left in the group.
@@ -47,8 +47,8 @@ impl Group {
         Ok(Group { guardian, _alive: alive })
     }
 
-    /// Makes `command` join the group, die with the calling thread, and run on `cores`.
-    pub(crate) fn adopt(&self, command: &mut Command, cores: Option<CpuSet>) {
+    /// Makes `command` join the group, die with the calling thread, run on `cores` and have `files` as its limit.
+    pub(crate) fn adopt(&self, command: &mut Command, cores: Option<CpuSet>, files: Option<Rlimit>) {
         let (group, launcher) = (self.guardian, rustix::process::getpid());
         let join = move || -> io::Result<()> {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -58,6 +58,9 @@ impl Group {
             rustix::process::setpgid(None, Some(group))?;
             if let Some(cores) = &cores {
                 rustix::thread::sched_setaffinity(None, cores)?;
+            }
+            if let Some(files) = &files {
+                setrlimit(Resource::Nofile, files.clone())?;
             }
             Ok(())
         };
@@ -146,7 +149,8 @@ extern "C" fn on_signal(signal: libc::c_int) {
 
 /// Catches SIGINT, SIGTERM and SIGHUP until dropped, when the earlier dispositions come back.
 ///
-/// A signal that was ignored stays ignored: `nohup` and the background jobs of a shell rely on it.
+/// A signal that was ignored stays ignored: `nohup` and the background jobs of a shell rely on it. An ignored SIGCHLD
+/// is not: the kernel would throw the exit codes of the ranks away.
 pub(crate) struct Signals {
     saved: Vec<(i32, libc::sigaction)>,
     pipe: &'static (OwnedFd, OwnedFd),
@@ -165,9 +169,14 @@ impl Signals {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             let before = disposition(signal, None)?;
             if before.sa_sigaction != libc::SIG_IGN {
-                disposition(signal, Some(&handler()))?;
+                disposition(signal, Some(&action(on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t)))?;
                 signals.saved.push((signal, before));
             }
+        }
+        let before = disposition(libc::SIGCHLD, None)?;
+        if before.sa_sigaction == libc::SIG_IGN || before.sa_flags & libc::SA_NOCLDWAIT != 0 {
+            disposition(libc::SIGCHLD, Some(&action(libc::SIG_DFL)))?;
+            signals.saved.push((libc::SIGCHLD, before));
         }
         Ok(signals)
     }
@@ -193,17 +202,17 @@ impl Drop for Signals {
     }
 }
 
-fn handler() -> libc::sigaction {
+fn action(handler: libc::sighandler_t) -> libc::sigaction {
     // SAFETY: all fields are numbers and pointers for which zero is a value; the mask of zeros blocks nothing.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    action.sa_sigaction = handler;
     action.sa_flags = libc::SA_RESTART;
     action
 }
 
 /// The disposition of `signal` before, and `new` from now on.
 fn disposition(signal: i32, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
-    // SAFETY: as in `handler`.
+    // SAFETY: as in `action`.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `new` is null or valid, `before` is writable; a handler of ours is async-signal-safe.
