@@ -272,7 +272,7 @@ fn each_rank_has_its_share_of_the_cores() {
         let lines = text(&output.stdout);
         lines.lines().map(|line| core_list(line.rsplit(':').next().unwrap())).collect()
     };
-    assert_eq!(shares(&["-n", "1"]), [all.clone()]);
+    assert_eq!(shares(&["-n", "1"]), std::slice::from_ref(&all));
     assert_eq!(shares(&["-n", "2", "--bind", "none"]), [all.clone(), all.clone()]);
     let two = shares(&["-n", "2"]);
     assert_eq!(&two[0] | &two[1], all);

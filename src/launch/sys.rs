@@ -60,7 +60,7 @@ impl Group {
                 rustix::thread::sched_setaffinity(None, cores)?;
             }
             if let Some(files) = &files {
-                setrlimit(Resource::Nofile, files.clone())?;
+                setrlimit(Resource::Nofile, *files)?;
             }
             Ok(())
         };
