@@ -45,6 +45,8 @@ pub mod element;
 pub mod error;
 mod flight;
 pub mod group;
+#[cfg(target_os = "linux")]
+pub mod launch;
 pub mod local;
 mod memory;
 pub mod mesh;

@@ -65,6 +65,12 @@ pub(crate) fn process(name: &str, rank: usize, size: usize, options: &Options) -
     Ok(Arc::new(Cpu::new(meet::meet(name, rank, size, options)?)))
 }
 
+/// A job's identity, of any length, as a number.
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+pub(crate) fn name_hash(job: &str) -> u64 {
+    job.bytes().fold(job.len() as u64, |hash, byte| subgroup::mix(hash ^ u64::from(byte)))
+}
+
 /// Bytes of half a staging block. `HCCL_STAGE_BYTES` on the rank that makes the segment changes it, for experiments and
 /// for tests that want many rounds of little data.
 pub(crate) fn stage_bytes(ranks: usize) -> usize {
