@@ -8,12 +8,12 @@
 //!             handover, subgroup                      how memory and groups are found
 //! ```
 
-#[cfg(all(target_os = "linux", not(hccl_portable)))]
-pub(crate) mod handover;
 mod collective;
 mod engine;
 mod fingerprint;
 mod group;
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+pub(crate) mod handover;
 pub(crate) mod heap;
 mod kernel;
 mod life;

@@ -79,8 +79,9 @@ impl SharedMemory {
     fn map_file(file: OwnedFd, bytes: usize) -> Result<SharedMemory> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let mapped =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) };
+        let mapped = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)
+        };
         let ptr = mapped.map_err(|e| Error::resource(format!("{bytes} bytes of address space"), e))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::invalid("mmap returned address 0"))?;
         Ok(SharedMemory { ptr, bytes, file })

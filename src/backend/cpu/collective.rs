@@ -320,7 +320,9 @@ impl Engine {
         let part = call.recv_part(rank, me);
         let (from, count) = window.cut(part);
         let start = match call.kind {
-            Kind::AllToAllV => self.group.segment.row(rank, self.number, me).send_start.load(Ordering::Relaxed) as usize,
+            Kind::AllToAllV => {
+                self.group.segment.row(rank, self.number, me).send_start.load(Ordering::Relaxed) as usize
+            }
             _ if call.pieces(size) > 1 => me * call.count as usize,
             _ => 0,
         };

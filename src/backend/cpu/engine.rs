@@ -180,10 +180,8 @@ impl Engine {
             if slot.stamp.load(Ordering::Acquire) != number {
                 continue;
             }
-            let theirs = Fingerprint {
-                call: slot.call.load(Ordering::Relaxed),
-                count: slot.count.load(Ordering::Relaxed),
-            };
+            let theirs =
+                Fingerprint { call: slot.call.load(Ordering::Relaxed), count: slot.count.load(Ordering::Relaxed) };
             if theirs != ours {
                 return Err(mismatch(peer, ours.describe(), theirs.describe()));
             }

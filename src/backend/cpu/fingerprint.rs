@@ -18,8 +18,7 @@ impl Fingerprint {
     /// The fingerprint of a collective.
     pub(crate) fn of(call: &Call) -> Fingerprint {
         let op = call.op.map_or(0, |op| op as u64 + 1);
-        let call_word =
-            call.kind as u64 | ((call.dtype as u64) << 8) | (op << 16) | (u64::from(call.root) << 32);
+        let call_word = call.kind as u64 | ((call.dtype as u64) << 8) | (op << 16) | (u64::from(call.root) << 32);
         Fingerprint { call: call_word, count: call.count }
     }
 

@@ -31,7 +31,9 @@ static SERVICE: OnceLock<std::result::Result<ProcessId, String>> = OnceLock::new
 /// This process, as its peers name it; starts its service.
 pub(crate) fn own_process() -> Result<ProcessId> {
     let started = SERVICE.get_or_init(|| start().map_err(|e| e.to_string()));
-    started.clone().map_err(|problem| Error::new(ErrorKind::Resource { what: format!("the memory service: {problem}") }))
+    started
+        .clone()
+        .map_err(|problem| Error::new(ErrorKind::Resource { what: format!("the memory service: {problem}") }))
 }
 
 /// A random number.
@@ -109,12 +111,8 @@ pub(crate) fn send_with_file(to: &UnixStream, bytes: &[u8], file: BorrowedFd<'_>
 pub(crate) fn receive_with_file(from: &UnixStream, bytes: &mut [u8]) -> std::io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        from.as_fd(),
-        &mut [IoSliceMut::new(bytes)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let received =
+        rustix::net::recvmsg(from.as_fd(), &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut file = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(files) = message {

@@ -123,6 +123,7 @@ impl Block {
     }
 
     /// Length in bytes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -46,11 +46,21 @@ pub(crate) fn meet(name: &str, rank: usize, size: usize, options: &Options) -> R
         return Err(Error::invalid(format!("rank {rank} of {size}: one host has 1 to {MAX_RANKS} ranks")));
     }
     let deadline = Instant::now() + options.connect_timeout;
-    let hello = Hello { layout: LAYOUT, size: size as u32, rank: rank as u32, process: handover::own_process()?, cores: own_cores() };
+    let hello = Hello {
+        layout: LAYOUT,
+        size: size as u32,
+        rank: rank as u32,
+        process: handover::own_process()?,
+        cores: own_cores(),
+    };
     let user = rustix::process::geteuid().as_raw();
     let address = SocketAddr::from_abstract_name(format!("hccl/{user}/job/{name}"))
         .map_err(|e| rendezvous(format!("the job's name {name:?} is no socket name: {e}")))?;
-    let met = if rank == 0 { Host::new(&address, hello, options, deadline)?.host() } else { join(&address, hello, options, deadline) };
+    let met = if rank == 0 {
+        Host::new(&address, hello, options, deadline)?.host()
+    } else {
+        join(&address, hello, options, deadline)
+    };
     met.map_err(|error| error.at("rendezvous", rank, size))
 }
 
@@ -198,7 +208,8 @@ impl Host {
             return Err(error);
         }
         if hello.size != self.own.size {
-            let problem = format!("rank {} says the world has {} ranks, rank 0 says {}", hello.rank, hello.size, self.own.size);
+            let problem =
+                format!("rank {} says the world has {} ranks, rank 0 says {}", hello.rank, hello.size, self.own.size);
             let error = rendezvous(problem).hint("start all ranks with the same world size");
             tell(std::iter::once(&mut stream), &error);
             return Err(error);

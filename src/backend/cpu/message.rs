@@ -71,9 +71,7 @@ impl Transfer {
 impl Engine {
     /// send, recv and batch_send_recv.
     pub(super) fn messages(&mut self, call: &Call) -> Result<()> {
-        let one = |sends, memory| {
-            [Message { sends, peer: call.root, dtype: call.dtype, count: call.count, memory }]
-        };
+        let one = |sends, memory| [Message { sends, peer: call.root, dtype: call.dtype, count: call.count, memory }];
         match call.kind {
             Kind::Send => self.transfer(&one(true, call.send)),
             Kind::Recv => self.transfer(&one(false, call.recv)),
@@ -82,8 +80,12 @@ impl Engine {
     }
 
     fn transfer(&mut self, messages: &[Message]) -> Result<()> {
-        let start = |message: &Message| {
-            Transfer { message: *message, number: 0, state: State::Queued, bounce: None, chunks: 0 }
+        let start = |message: &Message| Transfer {
+            message: *message,
+            number: 0,
+            state: State::Queued,
+            bounce: None,
+            chunks: 0,
         };
         // One message, the usual case, needs no list on the heap.
         if let [message] = messages {
@@ -130,7 +132,11 @@ impl Engine {
         let count = if transfer.message.sends { &mut self.sent[peer] } else { &mut self.received[peer] };
         *count += 1;
         transfer.number = *count;
-        if transfer.message.sends { self.offer(transfer)? } else { self.ask(transfer) }
+        if transfer.message.sends {
+            self.offer(transfer)?
+        } else {
+            self.ask(transfer)
+        }
         transfer.state = State::Posted;
         self.group.ring();
         Ok(())
@@ -210,7 +216,11 @@ impl Engine {
             self.compare_message(transfer)?;
             transfer.state = State::Matched;
         }
-        if transfer.message.sends { self.advance_send(transfer) } else { self.advance_recv(transfer)? }
+        if transfer.message.sends {
+            self.advance_send(transfer)
+        } else {
+            self.advance_recv(transfer)?
+        }
         Ok(true)
     }
 
@@ -228,7 +238,11 @@ impl Engine {
         let (me, peer) = (self.group.rank, message.peer as usize);
         let text = |sends, dtype: Option<DType>, count, other| {
             let dtype = dtype.map_or("an unknown dtype", DType::name);
-            if sends { format!("send({dtype} x {count}, to {other})") } else { format!("recv({dtype} x {count}, from {other})") }
+            if sends {
+                format!("send({dtype} x {count}, to {other})")
+            } else {
+                format!("recv({dtype} x {count}, from {other})")
+            }
         };
         let ours = text(message.sends, Some(message.dtype), message.count, peer);
         let theirs = text(!message.sends, DType::from_code(what as u8), count, me);
@@ -303,7 +317,8 @@ impl Engine {
     /// Copies from the sender's memory in short visits.
     fn take(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<()> {
         for offset in (0..bytes).step_by(VISIT) {
-            let (from, to, length) = (source.wrapping_add(offset), target.wrapping_add(offset), VISIT.min(bytes - offset));
+            let (from, to, length) =
+                (source.wrapping_add(offset), target.wrapping_add(offset), VISIT.min(bytes - offset));
             self.group.visit(|| {
                 // SAFETY: the sender's memory was checked by `resolve` (or is an address of this process whose owner
                 // waits), the target is ours by the call's contract.

@@ -1,7 +1,7 @@
 //! Which bytes of which rank go where, for every kind of collective; nothing here touches memory.
 
-use crate::backend::{Call, Extent, Kind};
 use crate::backend::cpu::segment::INLINE;
+use crate::backend::{Call, Extent, Kind};
 
 /// A collective whose data is at most this long travels in the slots.
 const TINY: usize = if INLINE < 4096 { INLINE } else { 4096 };

@@ -17,8 +17,7 @@ fn ranks<R: Send>(n: usize, options: &Options, f: impl Fn(&dyn Backend) -> R + S
     let backends = threads(n, options).unwrap();
     let f = &f;
     std::thread::scope(|scope| {
-        let running: Vec<_> =
-            backends.into_iter().map(|backend| scope.spawn(move || f(&*backend))).collect();
+        let running: Vec<_> = backends.into_iter().map(|backend| scope.spawn(move || f(&*backend))).collect();
         running.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -40,7 +39,11 @@ fn message<T: Element>(kind: Kind, values: &mut [T], peer: u32) -> Call {
     let mut call = Call::new(kind, T::DTYPE);
     call.root = peer;
     call.count = values.len() as u64;
-    if kind == Kind::Send { call.send = memory(values) } else { call.recv = memory(values) }
+    if kind == Kind::Send {
+        call.send = memory(values)
+    } else {
+        call.recv = memory(values)
+    }
     call
 }
 

@@ -231,8 +231,7 @@ impl Group {
             }
         }
         let unmet = trail.iter().all(|(rank, _, claim)| !self.is_met(*rank, *claim));
-        let unchanged =
-            trail.iter().all(|(rank, version, claim)| self.claim_of(*rank) == Some((*version, *claim)));
+        let unchanged = trail.iter().all(|(rank, version, claim)| self.claim_of(*rank) == Some((*version, *claim)));
         if unmet && unchanged {
             let cycle = trail.iter().map(|(rank, ..)| *rank).collect();
             return Err(self.fail(Error::new(ErrorKind::Deadlock { cycle })));

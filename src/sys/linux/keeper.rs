@@ -68,11 +68,8 @@ pub(crate) fn unwatch(link: &AtomicUsize) {
 }
 
 fn start() -> std::result::Result<(u32, &'static Head), rustix::io::Errno> {
-    let head: &'static Head = Box::leak(Box::new(Head {
-        first: AtomicUsize::new(0),
-        offset: WORD_OFFSET,
-        pending: AtomicUsize::new(0),
-    }));
+    let head: &'static Head =
+        Box::leak(Box::new(Head { first: AtomicUsize::new(0), offset: WORD_OFFSET, pending: AtomicUsize::new(0) }));
     head.first.store(&head.first as *const _ as usize, Ordering::Release);
     let (tell, told) = mpsc::channel();
     let keeper = std::thread::Builder::new().name("hccl-keeper".into()).stack_size(64 << 10);
