@@ -31,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{InPlace, Read, Source, Write, part, sealed};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Bound, Range, RangeBounds};
 
 /// Owned, one-dimensional memory of a [`Device`]; the module page says more.
@@ -175,8 +176,8 @@ impl<T: Element> DeviceBuffer<T> {
             fresh
         });
         let (block, len) = fresh.map_or((None, 0), |mut fresh| (fresh.block.take(), fresh.len));
-        // Forgotten, not freed: a stopped peer may wake up and write it.
-        std::mem::forget(std::mem::replace(&mut self.block, block));
+        // Not freed: a stopped peer may wake up and write it.
+        let _leaked = ManuallyDrop::new(std::mem::replace(&mut self.block, block));
         self.len = len;
     }
 }

@@ -121,7 +121,7 @@ impl Communicator<World> {
     }
 
     /// A world of `n` ranks in this process: one communicator a rank, in rank order, each for a thread of its own.
-    /// [`local`](crate::local) starts the threads too.
+    /// [`local`](crate::local()) starts the threads too.
     ///
     /// ```
     /// use hccl::{Communicator, Max};

@@ -277,7 +277,7 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Timeout { .. })
     }
 
-    /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local) prefers the
+    /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local()) prefers the
     /// error that came first.
     pub fn is_knock_on(&self) -> bool {
         matches!(self.0.kind, ErrorKind::PeerLost { .. } | ErrorKind::Aborted { .. })

@@ -4,9 +4,9 @@
 //! a bare integer is never mistaken for one:
 //!
 //! - a value of another axis does not compile: `Root<Dp>` is not `Root<Tp>`;
-//! - a value of another group of the same axis is [`ErrorKind::WrongGroup`](crate::ErrorKind::WrongGroup), because the
+//! - a value of another group of the same axis is [`ErrorKind::WrongGroup`], because the
 //!   group's identity is inside;
-//! - a number outside the group is [`ErrorKind::NoSuchRank`](crate::ErrorKind::NoSuchRank).
+//! - a number outside the group is [`ErrorKind::NoSuchRank`].
 //!
 //! ```
 //! let out = hccl::local(3, |comm| {

@@ -6,7 +6,7 @@
 //! rank 1  [a1 b1] --+       +-->  [a0+a1 b0+b1]
 //! ```
 //!
-//! Ranks are threads of one process ([`local`]) or processes of one host ([`Communicator::from_env`]); the program is
+//! Ranks are threads of one process ([`local()`]) or processes of one host ([`Communicator::from_env`]); the program is
 //! the same.
 //!
 //! ```

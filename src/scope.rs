@@ -104,8 +104,11 @@ impl State<'_> {
     /// Waits for all calls; the first error.
     fn settle(&self) -> Result<()> {
         let entries = take(&mut *self.entries.borrow_mut());
-        let open = entries.into_iter().filter(|entry| entry.open);
-        open.map(|entry| self.finish(entry)).fold(Ok(()), |first, next| first.and(next))
+        let mut first = Ok(());
+        for entry in entries.into_iter().filter(|entry| entry.open) {
+            first = first.and(self.finish(entry));
+        }
+        first
     }
 }
 
