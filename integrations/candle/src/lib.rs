@@ -1,1 +1,3 @@
-//! Placeholder
+//! candle on hccl: layers for training on CPU.
+
+pub mod nn;
