@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::storage::{Elem, check_device};
-use candle_core::{CpuStorage, InplaceOpN, Layout, Tensor};
+use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor};
 use half::{bf16, f16};
 use std::cell::RefCell;
 
@@ -110,7 +110,7 @@ struct Call<U> {
     update: RefCell<Option<U>>,
 }
 
-impl<U: Update> InplaceOpN<1> for Call<U> {
+impl<U: Update> InplaceOp2 for Call<U> {
     fn name(&self) -> &'static str {
         self.op
     }
@@ -119,7 +119,8 @@ impl<U: Update> InplaceOpN<1> for Call<U> {
         &self,
         parameter: &mut CpuStorage,
         layout: &Layout,
-        [(gradient, gradient_layout)]: [(&CpuStorage, &Layout); 1],
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
     ) -> candle_core::Result<()> {
         let (Some((a, b)), Some((c, d))) = (layout.contiguous_offsets(), gradient_layout.contiguous_offsets()) else {
             candle_core::bail!("{}: parameter and gradient must be contiguous", self.op)
