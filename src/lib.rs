@@ -71,3 +71,8 @@ pub use mesh::{HasAxis, Mesh, MeshAxes};
 pub use pending::{Failed, Pending, Refused};
 pub use reduce::{Avg, Max, Min, OpKind, Prod, ReduceOp, Sum};
 pub use scope::{Borrowed, Scope};
+
+/// The README's examples run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
