@@ -144,9 +144,10 @@ impl Engine {
 
     fn ask(&self, transfer: &Transfer) {
         let inbox = &self.mail(transfer).inbox;
-        inbox.what.store(transfer.message.dtype as u64, Relaxed);
-        inbox.count.store(transfer.message.count, Relaxed);
-        inbox.taken.store(0, Relaxed);
+        // SYNC POINT next request: a sender that reads these words also sees `done` of the message before.
+        inbox.what.store(transfer.message.dtype as u64, Release);
+        inbox.count.store(transfer.message.count, Release);
+        inbox.taken.store(0, Release);
         inbox.posted.store(transfer.number, Release);
     }
 
@@ -227,12 +228,16 @@ impl Engine {
     fn compare_message(&self, transfer: &Transfer) -> Result<()> {
         let mail = self.mail(transfer);
         let (what, count) = if transfer.message.sends {
-            (mail.inbox.what.load(Relaxed), mail.inbox.count.load(Relaxed))
+            (mail.inbox.what.load(Acquire), mail.inbox.count.load(Acquire))
         } else {
             (mail.outbox.what.load(Relaxed), mail.outbox.count.load(Relaxed))
         };
         let message = &transfer.message;
         if what as u8 == message.dtype as u8 && count == message.count {
+            return Ok(());
+        }
+        // SYNC POINT next request: the receiver may have taken this message and asked for the next one already.
+        if message.sends && mail.inbox.done.load(Acquire) >= transfer.number {
             return Ok(());
         }
         let (me, peer) = (self.group.rank, message.peer as usize);
