@@ -64,12 +64,11 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::{Axis, GroupId, Peer, Rank, Root, World};
 use crate::options::Options;
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod blocking;
@@ -88,14 +87,15 @@ pub struct Communicator<A: Axis = World> {
     pub(crate) queue: Arc<Queue>,
     options: Options,
     /// How many groups of the same members this rank made of this group.
-    made: RefCell<HashMap<Box<[usize]>, u64>>,
+    made: Mutex<HashMap<Box<[usize]>, u64>>,
     axis: PhantomData<A>,
     /// Calls of one rank have an order, so that two threads cannot share one queue. The name shows in rustc's message.
-    one_queue: PhantomData<Cell<DuplicateItForEachThread>>,
+    one_queue: PhantomData<dyn DuplicateItForEachThread>,
 }
 
-/// Names the remedy in the compiler's message about a communicator shared between threads.
-struct DuplicateItForEachThread;
+/// Names the remedy in the compiler's message about a communicator shared between threads: a trait object of it is
+/// `Send` and not `Sync`.
+trait DuplicateItForEachThread: Send {}
 
 impl Communicator<World> {
     /// Joins the world that the environment describes: this library's launcher, torchrun, mpirun or srun. A process
@@ -161,7 +161,7 @@ impl<A: Axis> Communicator<A> {
         Ok(Communicator {
             queue: Arc::new(Queue::new(backend, place)),
             options,
-            made: RefCell::default(),
+            made: Mutex::default(),
             axis: PhantomData,
             one_queue: PhantomData,
         })

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flight::InFlight;
 use crate::memory::RETIRED;
 use crate::reduce::OpKind;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,18 +30,21 @@ trait Adrift: Send {
     fn try_land(&mut self, backend: &dyn Backend) -> bool;
 }
 
-struct Raft<B: InFlight> {
+struct Raft<B> {
     ticket: Ticket,
-    raw: Option<B::Raw>,
+    /// Invariants: (1) initialised until it landed, after which the raft is not asked again. (2) Until the ticket is
+    /// finished, nobody makes a reference to it.
+    buf: MaybeUninit<B>,
 }
 
 impl<B: InFlight> Adrift for Raft<B> {
     fn try_land(&mut self, backend: &dyn Backend) -> bool {
         match backend.wait(self.ticket, Some(Duration::ZERO)) {
             None => return false,
-            // Raw parts leak when dropped, which is what memory that a peer may still write needs.
-            Some(Err(Failure { reachable: true, .. })) => drop(self.raw.take()),
-            Some(_) => drop(self.raw.take().map(B::from_raw)),
+            // Left alone, it leaks, which is what memory that a peer may still write needs.
+            Some(Err(Failure { reachable: true, .. })) => {}
+            // SAFETY: (1), (2): the ticket is finished and nobody reaches the memory.
+            Some(_) => unsafe { self.buf.assume_init_drop() },
         }
         true
     }
@@ -104,9 +108,9 @@ impl Queue {
         error.note(RETIRED)
     }
 
-    /// Keeps the buffers of a call until it is finished, without waiting for it.
-    pub(crate) fn set_adrift<B: InFlight>(&self, ticket: Ticket, raw: B::Raw) {
-        let mut raft = Raft::<B> { ticket, raw: Some(raw) };
+    /// Keeps the buffers of a call, which must be initialised, until it is finished, without waiting for it.
+    pub(crate) fn set_adrift<B: InFlight>(&self, ticket: Ticket, buf: MaybeUninit<B>) {
+        let mut raft = Raft { ticket, buf };
         if raft.try_land(&*self.backend) {
             return;
         }

@@ -1,5 +1,4 @@
 //! One communicator is one ordered queue: two threads need two.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

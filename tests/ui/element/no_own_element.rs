@@ -9,6 +9,7 @@ impl Element for Meters {
 }
 
 fn main() -> hccl::Result<()> {
+    let _ = Meters::DTYPE;
     hccl::local(2, |comm| {
         let mut way = [Meters(1.5)].map(|m| m.0);
         comm.all_reduce(&mut way, Sum)

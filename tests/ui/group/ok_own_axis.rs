@@ -1,6 +1,4 @@
 //! Axes are the library's: a mesh must know them.
-use hccl::prelude::*;
-
 #[derive(Clone, Copy, Debug)]
 struct Ep(usize);
 
@@ -9,7 +7,7 @@ impl Ep {
 }
 
 fn main() -> hccl::Result<()> {
-    let axis = Ep(2);
+    let (axis, _) = (Ep(2), Ep::NAME);
     hccl::local(axis.0, |comm| comm.split(Some(0), 0)?.map_or(Ok(()), |group| group.barrier()))?;
     Ok(())
 }

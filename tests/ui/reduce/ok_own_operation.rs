@@ -9,7 +9,7 @@ impl AbsMax {
 }
 
 fn main() -> hccl::Result<()> {
-    let _ = AbsMax;
+    let _ = <AbsMax>::KIND;
     hccl::local(2, |comm| comm.all_reduce(&mut [-1f32].map(f32::abs), Max))?;
     Ok(())
 }
