@@ -58,7 +58,7 @@
 use crate::backend::Backend;
 use crate::buffer::DeviceBuffer;
 use crate::communicator::check::Place;
-use crate::communicator::queue::Queue;
+use crate::communicator::queue::{OneQueue, Queue};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
@@ -89,13 +89,8 @@ pub struct Communicator<A: Axis = World> {
     /// How many groups of the same members this rank made of this group.
     made: Mutex<HashMap<Box<[usize]>, u64>>,
     axis: PhantomData<A>,
-    /// Calls of one rank have an order, so that two threads cannot share one queue. The name shows in rustc's message.
-    one_queue: PhantomData<dyn DuplicateItForEachThread>,
+    one_queue: OneQueue,
 }
-
-/// Names the remedy in the compiler's message about a communicator shared between threads: a trait object of it is
-/// `Send` and not `Sync`.
-trait DuplicateItForEachThread: Send {}
 
 impl Communicator<World> {
     /// Joins the world that the environment describes: this library's launcher, torchrun, mpirun or srun. A process
@@ -163,7 +158,7 @@ impl<A: Axis> Communicator<A> {
             options,
             made: Mutex::default(),
             axis: PhantomData,
-            one_queue: PhantomData,
+            one_queue: OneQueue::new(),
         })
     }
 

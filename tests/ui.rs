@@ -77,7 +77,10 @@ fn fail_with_their_codes() {
             failed.push(format!("{}: expected {expected:?}, rustc said:\n{text}", case.display()));
         }
     }
-    println!("ui: {} cases fail with their error codes; messages are compared on rustc {PINNED} only", cases("no_").len());
+    println!(
+        "ui: {} cases fail with their error codes; messages are compared on rustc {PINNED} only",
+        cases("no_").len()
+    );
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 

@@ -24,6 +24,24 @@ pub(crate) struct Queue {
     adrift: Mutex<Vec<Box<dyn Adrift>>>,
 }
 
+/// Makes what holds it `Send` and not `Sync`: calls of one rank have an order, so that two threads cannot share one
+/// queue.
+pub(crate) struct OneQueue {
+    /// Always null. The type's name is what rustc shows, so it names the remedy.
+    _marker: *const DuplicateItForEachThread,
+}
+
+struct DuplicateItForEachThread;
+
+impl OneQueue {
+    pub(crate) const fn new() -> Self {
+        OneQueue { _marker: std::ptr::null() }
+    }
+}
+
+// SAFETY: the pointer is never used.
+unsafe impl Send for OneQueue {}
+
 /// Buffers of a call whose handle was dropped before it finished. Dropping this leaks them.
 trait Adrift: Send {
     /// Frees the buffers when the call is finished; false when it is not.

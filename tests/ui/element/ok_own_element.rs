@@ -1,4 +1,5 @@
 //! Only the library knows which bytes every backend understands.
+#![allow(dead_code, unused_imports)]
 use hccl::prelude::*;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -9,7 +10,6 @@ impl Meters {
 }
 
 fn main() -> hccl::Result<()> {
-    let _ = Meters::DTYPE;
     hccl::local(2, |comm| {
         let mut way = [Meters(1.5)].map(|m| m.0);
         comm.all_reduce(&mut way, Sum)

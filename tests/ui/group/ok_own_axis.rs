@@ -1,4 +1,7 @@
 //! Axes are the library's: a mesh must know them.
+#![allow(dead_code, unused_imports)]
+use hccl::Axis;
+
 #[derive(Clone, Copy, Debug)]
 struct Ep(usize);
 
@@ -7,7 +10,7 @@ impl Ep {
 }
 
 fn main() -> hccl::Result<()> {
-    let (axis, _) = (Ep(2), Ep::NAME);
+    let axis = Ep(2);
     hccl::local(axis.0, |comm| comm.split(Some(0), 0)?.map_or(Ok(()), |group| group.barrier()))?;
     Ok(())
 }

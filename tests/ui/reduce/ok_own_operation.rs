@@ -1,4 +1,5 @@
 //! Every backend must know the operation.
+#![allow(dead_code, unused_imports)]
 use hccl::prelude::*;
 
 #[derive(Clone, Copy)]
@@ -9,7 +10,7 @@ impl AbsMax {
 }
 
 fn main() -> hccl::Result<()> {
-    let _ = <AbsMax>::KIND;
+    let _ = AbsMax;
     hccl::local(2, |comm| comm.all_reduce(&mut [-1f32].map(f32::abs), Max))?;
     Ok(())
 }
