@@ -78,6 +78,8 @@ pub(crate) mod check;
 mod owned;
 pub(crate) mod queue;
 mod subgroup;
+#[cfg(test)]
+mod tests;
 
 pub use blocking::Batch;
 pub use builder::Builder;

@@ -143,6 +143,12 @@ impl Queue {
         self.any_adrift.store(!adrift.is_empty(), Ordering::Release);
     }
 
+    /// Calls whose buffers are adrift.
+    #[cfg(test)]
+    pub(crate) fn adrift_len(&self) -> usize {
+        self.adrift.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn before(&self, call: &Call) -> Result<()> {
         if self.any_adrift.load(Ordering::Acquire) {
             self.sweep();
