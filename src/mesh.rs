@@ -225,8 +225,8 @@ mod tests {
         let sizes = [2, 3, 4];
         for rank in 0..24 {
             let coordinates = [rank / 12, rank / 4 % 3, rank % 4];
-            for axis in 0..3 {
-                assert_eq!(line(&sizes, axis, rank)[coordinates[axis]], rank);
+            for (axis, &coordinate) in coordinates.iter().enumerate() {
+                assert_eq!(line(&sizes, axis, rank)[coordinate], rank);
             }
         }
     }

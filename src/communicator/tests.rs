@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::group::{GroupId, World};
 use crate::options::Options;
 use crate::reduce::{Max, OpKind, Sum};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -354,7 +355,7 @@ fn a_scope_waits_for_all_its_calls_also_after_an_error_or_a_panic() {
     assert_eq!(fake.record().finished, 2);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         comm.scope(|s| -> Result<()> {
-            std::mem::forget(s.all_reduce(&mut x, Sum)?);
+            let _forgotten = ManuallyDrop::new(s.all_reduce(&mut x, Sum)?);
             panic!("in the closure")
         })
     }));
