@@ -37,7 +37,6 @@
 //! | understand an error | [`error`] |
 //! | set deadlines | [`options`] |
 
-#![allow(dead_code, reason = "parts are still joined")]
 mod backend;
 pub mod buffer;
 pub mod communicator;
@@ -46,6 +45,8 @@ pub mod element;
 pub mod error;
 mod flight;
 pub mod group;
+#[cfg(target_os = "linux")]
+pub mod launch;
 pub mod local;
 mod memory;
 pub mod mesh;
@@ -55,6 +56,7 @@ pub mod prelude;
 pub mod reduce;
 mod rendezvous;
 pub mod scope;
+mod sys;
 
 pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut};
 pub use communicator::{AbortHandle, Batch, Builder, Communicator};
@@ -69,3 +71,8 @@ pub use mesh::{HasAxis, Mesh, MeshAxes};
 pub use pending::{Failed, Pending, Refused};
 pub use reduce::{Avg, Max, Min, OpKind, Prod, ReduceOp, Sum};
 pub use scope::{Borrowed, Scope};
+
+/// The README's examples run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -1,0 +1,176 @@
+//! How gradients are synchronised.
+
+use crate::error::{Error, Result};
+use candle_core::DType;
+
+/// The dtype in which gradients travel. Sums run in f32 for halves and are rounded once, in f64 for f64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wire {
+    /// Each parameter's own dtype.
+    #[default]
+    Native,
+    /// 32 bits.
+    F32,
+    /// 16 bits with the range of f32 and 8 bits of precision.
+    Bf16,
+    /// 16 bits with 11 bits of precision, up to 65504: keep weights near 1.
+    F16,
+}
+
+impl Wire {
+    pub(crate) fn dtype(self, parameter: DType) -> DType {
+        match self {
+            Wire::Native => parameter,
+            Wire::F32 => DType::F32,
+            Wire::Bf16 => DType::BF16,
+            Wire::F16 => DType::F16,
+        }
+    }
+}
+
+/// What becomes of a parameter that the loss does not reach.
+///
+/// Ranks agree by flags that travel with each synchronisation. Under every policy but `Error`, a parameter without
+/// gradient on some ranks counts as zeros there. A rank of weight 0 never lacks a gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unused {
+    /// An error on every rank, naming parameter and ranks.
+    #[default]
+    Error,
+    /// Without gradient on all ranks: zeros, and the optimizer moves it by momentum and weight decay.
+    Zero,
+    /// Without gradient on all ranks: none, and the optimizer leaves it alone.
+    Skip,
+}
+
+/// How variables that get no gradient, like BatchNorm's running statistics, are kept together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Buffers {
+    /// Rank 0's values, after every synchronisation.
+    Broadcast,
+    /// The mean over all ranks, after every synchronisation; floats only.
+    Average,
+    /// Each rank keeps its own; checkpoints hold one copy a rank.
+    Local,
+}
+
+/// Options of [`DataParallel`](crate::DataParallel); they must be the same on all ranks.
+///
+/// ```
+/// use hccl_candle::{Buffers, Options, Unused, Wire};
+/// let options = Options::default()
+///     .wire(Wire::Bf16)
+///     .accumulate(4)
+///     .unused(Unused::Skip)
+///     .buffer("running_mean", Buffers::Average)
+///     .check_every(100);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    pub(crate) bucket_bytes: usize,
+    pub(crate) first_bucket_bytes: usize,
+    pub(crate) wire: Wire,
+    pub(crate) accumulate: usize,
+    pub(crate) unused: Unused,
+    pub(crate) check_every: u64,
+    pub(crate) buffers: Vec<(String, Buffers)>,
+}
+
+impl Default for Options {
+    /// Buckets of 25 MiB, the first of 1 MiB; native wire; no accumulation; unused parameters are errors; no periodic
+    /// check; `running_mean` and `running_var` are broadcast.
+    fn default() -> Self {
+        Options {
+            bucket_bytes: 25 << 20,
+            first_bucket_bytes: 1 << 20,
+            wire: Wire::Native,
+            accumulate: 1,
+            unused: Unused::Error,
+            check_every: 0,
+            buffers: ["running_mean", "running_var"].map(|name| (name.into(), Buffers::Broadcast)).into(),
+        }
+    }
+}
+
+impl Options {
+    /// How many bytes are reduced at once; a larger parameter travels alone. Never changes a result's bits.
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: usize) -> Self {
+        self.bucket_bytes = bytes;
+        self.first_bucket_bytes = self.first_bucket_bytes.min(bytes);
+        self
+    }
+
+    /// The size of the first bucket: a smaller one lets communication start early.
+    #[must_use]
+    pub fn first_bucket_bytes(mut self, bytes: usize) -> Self {
+        self.first_bucket_bytes = bytes;
+        self
+    }
+
+    /// The dtype in which gradients travel.
+    #[must_use]
+    pub fn wire(mut self, wire: Wire) -> Self {
+        self.wire = wire;
+        self
+    }
+
+    /// Synchronises only each k-th batch given to [`accumulate`](crate::DataParallel::accumulate).
+    #[must_use]
+    pub fn accumulate(mut self, k: usize) -> Self {
+        self.accumulate = k;
+        self
+    }
+
+    /// What becomes of a parameter that the loss does not reach.
+    #[must_use]
+    pub fn unused(mut self, policy: Unused) -> Self {
+        self.unused = policy;
+        self
+    }
+
+    /// Compares checksums of all replicas after every k-th synchronisation; 0 is never.
+    #[must_use]
+    pub fn check_every(mut self, k: u64) -> Self {
+        self.check_every = k;
+        self
+    }
+
+    /// Declares that variables of this name (whole, or the last part after a dot) are buffers. A later call wins.
+    #[must_use]
+    pub fn buffer(mut self, name: impl Into<String>, policy: Buffers) -> Self {
+        self.buffers.push((name.into(), policy));
+        self
+    }
+
+    pub(crate) fn policy(&self, name: &str) -> Option<Buffers> {
+        let last = name.rsplit('.').next().unwrap_or(name);
+        let declared = self.buffers.iter().rev().find(|(declared, _)| declared == name || declared == last);
+        declared.map(|(_, policy)| *policy)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.accumulate == 0 {
+            return Err(Error::invalid("accumulate is 0, must be 1 or more"));
+        }
+        if self.bucket_bytes == 0 || self.first_bucket_bytes == 0 {
+            return Err(Error::invalid("a bucket of 0 bytes holds nothing; use 1 or more"));
+        }
+        Ok(())
+    }
+
+    /// What ranks must agree on besides parameters and buffers, a line each.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        vec![
+            format!("option wire = {:?}", self.wire),
+            format!("option accumulate = {}", self.accumulate),
+            format!("option unused = {:?}", self.unused),
+            format!("option check_every = {}", self.check_every),
+            format!("option bucket_bytes = {}, {}", self.first_bucket_bytes, self.bucket_bytes),
+        ]
+    }
+}

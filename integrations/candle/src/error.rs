@@ -1,0 +1,181 @@
+//! Errors of the integration: hccl's, candle's, and its own, which name the parameter, file or dtype at fault.
+//!
+//! ```
+//! use hccl_candle::Error;
+//! let err = Error::Mismatch { what: "parameters", detail: "rank 1 has no `fc.bias`".into() };
+//! assert!(err.to_string().contains("fc.bias"));
+//! ```
+
+use candle_core::DType;
+use std::path::{Path, PathBuf};
+
+/// `Result` with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What failed, where, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A collective failed; the text names rank, operation and peer.
+    #[error("{0}")]
+    Hccl(#[from] hccl::Error),
+
+    /// candle refused an operation.
+    #[error("candle: {0}")]
+    Candle(#[from] candle_core::Error),
+
+    /// The dtype does not travel.
+    #[error(
+        "{op}: candle's {dtype:?} is not a collective element (hint: U8, U32, I16, I32, I64, BF16, F16, F32 and F64 \
+         travel; convert with `to_dtype`)"
+    )]
+    Dtype {
+        /// The call.
+        op: &'static str,
+        /// The dtype that was given.
+        dtype: DType,
+    },
+
+    /// An average of integers was asked for.
+    #[error("{op}: {dtype:?} cannot be averaged (hint: use Sum and divide where the result is used)")]
+    IntegerAverage {
+        /// The call.
+        op: &'static str,
+        /// The dtype that was given.
+        dtype: DType,
+    },
+
+    /// The tensor is not in the memory of the processor.
+    #[error(
+        "{op}: the tensor is on {device} (hint: collectives take CPU tensors; move it with `to_device(&Device::Cpu)`)"
+    )]
+    Device {
+        /// The call.
+        op: &'static str,
+        /// Where the tensor is.
+        device: String,
+    },
+
+    /// The tensor's shape does not fit the call.
+    #[error("{op}: {problem}")]
+    Shape {
+        /// The call.
+        op: &'static str,
+        /// What does not fit, and what would.
+        problem: String,
+    },
+
+    /// A message and its receiver disagree; both sides get this error and the communicator stays good.
+    #[error("{op}: the message is {message}, the receiver takes {expected}")]
+    Message {
+        /// The call.
+        op: &'static str,
+        /// What was sent, as `F32[2, 3]`.
+        message: String,
+        /// What the receiver takes.
+        expected: String,
+    },
+
+    /// Ranks differ in something that must be equal.
+    #[error("the ranks differ in their {what}: {detail}")]
+    Mismatch {
+        /// What must be equal.
+        what: &'static str,
+        /// The first difference and the sides.
+        detail: String,
+    },
+
+    /// Replicas hold different values.
+    #[error(
+        "replicas have drifted apart: rank(s) {ranks:?} differ from the others, first in `{parameter}` (hint: \
+         something changed weights outside the optimizer, or memory is faulty; resume from a checkpoint)"
+    )]
+    Drift {
+        /// The minority: ranks whose checksum differs from the most frequent one.
+        ranks: Vec<usize>,
+        /// The first parameter or buffer, by name, that differs.
+        parameter: String,
+    },
+
+    /// A parameter got no gradient, and the policy is [`Unused::Error`](crate::data_parallel::Unused::Error).
+    #[error(
+        "parameter `{parameter}` has no gradient on rank(s) {ranks:?}; {others} more are without (hint: choose \
+         Unused::Zero or Unused::Skip if that is meant)"
+    )]
+    NoGradient {
+        /// The first such parameter, by name.
+        parameter: String,
+        /// Where it has none.
+        ranks: Vec<usize>,
+        /// How many other parameters lack a gradient somewhere.
+        others: usize,
+    },
+
+    /// An option or argument that can never be right.
+    #[error("{0}")]
+    Invalid(String),
+
+    /// A checkpoint does not belong to this run.
+    #[error("checkpoint {}: {}", path.display(), problems.join("; "))]
+    WrongCheckpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Everything that differs.
+        problems: Vec<String>,
+    },
+
+    /// A checkpoint is torn, truncated or changed.
+    #[error("checkpoint {}: {problem} (hint: it was cut short or changed; use an older one)", path.display())]
+    TornCheckpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+
+    /// The system refused a file.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+
+    /// Rank 0 failed at something that it does for all.
+    #[error("rank 0: {0}")]
+    Rank0(String),
+}
+
+impl Error {
+    /// An error of the file system.
+    pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.to_path_buf();
+        move |source| Error::Io { path, action, source }
+    }
+
+    /// An argument that can never be right.
+    pub(crate) fn invalid(problem: impl Into<String>) -> Error {
+        Error::Invalid(problem.into())
+    }
+
+    /// The error of the collective underneath, when there is one.
+    pub fn as_hccl(&self) -> Option<&hccl::Error> {
+        match self {
+            Error::Hccl(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// For the places where candle calls us and wants its own error.
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            other => candle_core::Error::wrap(other),
+        }
+    }
+}

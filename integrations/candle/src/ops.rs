@@ -1,0 +1,219 @@
+//! Collectives that candle can differentiate.
+//!
+//! | forward | backward of the gradient |
+//! | --- | --- |
+//! | [`all_reduce`] with `Sum` (`Avg`) | all_reduce with `Sum` (`Avg`) |
+//! | [`all_gather`] | reduce_scatter with `Sum` |
+//! | [`reduce_scatter`] with `Sum` (`Avg`) | all_gather (times 1/n) |
+//! | [`broadcast`] | sum of all ranks' gradients on the root, zeros elsewhere |
+//!
+//! The convention is that of one program on n ranks (SPMD): what is differentiated is the **sum of the losses of all
+//! ranks**. So a loss that every rank computes alike counts n times: average gradients, or divide the loss, where that is
+//! not meant. Consequences:
+//!
+//! - Every rank builds the same graph and calls `backward` on it; the backward collectives then meet in the same order.
+//!   A rank whose loss does not depend on a collective's result makes the others wait until their deadline.
+//! - Gradients of the results are taken as they come: they differ between ranks where losses do.
+//!
+//! A communicator is one queue of one thread, and candle's operations must be `Send` and `Sync`: [`SharedComm`] puts it
+//! behind a lock.
+//!
+//! ```
+//! use candle_core::{Device, Var};
+//! use hccl_candle::ops::{self, SharedComm};
+//!
+//! let grads = hccl_candle::local(2, |comm| {
+//!     let scale = comm.rank().index() as f64 + 1.0;
+//!     let comm = SharedComm::new(comm);
+//!     let x = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+//!     let y = ops::all_reduce(&comm, &x, hccl::Sum)?;            // y = x0 + x1 on both ranks
+//!     let grads = y.affine(scale, 0.0)?.sum_all()?.backward()?;  // the losses are y and 2 y
+//!     Ok(grads.get(&x).map(|g| g.to_vec1::<f32>()).transpose()?)
+//! })?;
+//! assert_eq!(grads, [Some(vec![3.0, 3.0]), Some(vec![3.0, 3.0])]);
+//! # Ok::<(), hccl_candle::Error>(())
+//! ```
+
+use crate::error::Result;
+use crate::storage;
+use crate::tensor::TensorCollectives;
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use hccl::{Avg, Axis, Communicator, OpKind, Root, Sum, World};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A communicator that operations in a graph hold on to: clones are the same queue, behind a lock.
+///
+/// Use from two threads at once keeps memory safe, not the order of calls: that must stay the same on all ranks.
+pub struct SharedComm<A: Axis = World>(Arc<Mutex<Communicator<A>>>);
+
+impl<A: Axis> SharedComm<A> {
+    /// Takes the communicator.
+    pub fn new(comm: Communicator<A>) -> Self {
+        SharedComm(Arc::new(Mutex::new(comm)))
+    }
+
+    /// The communicator, until the guard is dropped. Do not call an operation of this module meanwhile.
+    ///
+    /// A panic of another holder is ignored: the communicator's own state says whether it is still good.
+    pub fn lock(&self) -> MutexGuard<'_, Communicator<A>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: Axis> Clone for SharedComm<A> {
+    fn clone(&self) -> Self {
+        SharedComm(self.0.clone())
+    }
+}
+
+impl<A: Axis> std::fmt::Debug for SharedComm<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedComm")
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for hccl::Sum {}
+    impl Sealed for hccl::Avg {}
+}
+
+/// Operations with an adjoint: [`Sum`] and [`Avg`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no gradient across ranks",
+    label = "not differentiable",
+    note = "differentiable reductions are `Sum` and `Avg`",
+    note = "outside a graph, `TensorCollectives` reduces with every operation"
+)]
+pub trait Linear: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// The run-time name.
+    const KIND: OpKind;
+}
+
+impl Linear for Sum {
+    const KIND: OpKind = OpKind::Sum;
+}
+
+impl Linear for Avg {
+    const KIND: OpKind = OpKind::Avg;
+}
+
+/// Reduces over all ranks; every rank gets the same bits, in fresh memory.
+///
+/// # Errors
+/// Those of [`TensorCollectives::all_reduce_tensor`].
+pub fn all_reduce<A: Axis, Op: Linear>(comm: &SharedComm<A>, x: &Tensor, _: Op) -> Result<Tensor> {
+    apply(x, comm, Kind::AllReduce(Op::KIND))
+}
+
+/// All ranks' tensors along the first axis: `[d, …]` gives `[n * d, …]`.
+///
+/// # Errors
+/// Those of [`TensorCollectives::all_gather_tensor`].
+pub fn all_gather<A: Axis>(comm: &SharedComm<A>, x: &Tensor) -> Result<Tensor> {
+    apply(x, comm, Kind::AllGather)
+}
+
+/// Reduces over all ranks and leaves rank r with the r-th part of the first axis: `[n * d, …]` gives `[d, …]`.
+///
+/// # Errors
+/// Those of [`TensorCollectives::reduce_scatter_tensor`].
+pub fn reduce_scatter<A: Axis, Op: Linear>(comm: &SharedComm<A>, x: &Tensor, _: Op) -> Result<Tensor> {
+    apply(x, comm, Kind::ReduceScatter(Op::KIND))
+}
+
+/// The root's values on every rank. `x` gives shape and dtype elsewhere, and its gradient there is zero.
+///
+/// # Errors
+/// Those of [`TensorCollectives::broadcast_tensor`].
+pub fn broadcast<A: Axis>(comm: &SharedComm<A>, x: &Tensor, root: Root<A>) -> Result<Tensor> {
+    apply(x, comm, Kind::Broadcast(root))
+}
+
+fn apply<A: Axis>(x: &Tensor, comm: &SharedComm<A>, kind: Kind<A>) -> Result<Tensor> {
+    let name = kind.name();
+    storage::check_device(name, x)?;
+    storage::check_dtype(name, x.dtype())?;
+    Ok(x.apply_op1(Collective { comm: comm.clone(), kind })?)
+}
+
+/// What the forward pass does.
+enum Kind<A: Axis> {
+    AllReduce(OpKind),
+    AllGather,
+    ReduceScatter(OpKind),
+    Broadcast(Root<A>),
+}
+
+impl<A: Axis> Clone for Kind<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: Axis> Copy for Kind<A> {}
+
+impl<A: Axis> Kind<A> {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce(_) => "all_reduce",
+            Kind::AllGather => "all_gather",
+            Kind::ReduceScatter(_) => "reduce_scatter",
+            Kind::Broadcast(_) => "broadcast",
+        }
+    }
+
+    /// The collective itself, on a tensor that nobody else has.
+    fn run(self, comm: &Communicator<A>, x: Tensor) -> Result<Tensor> {
+        match self {
+            Kind::AllReduce(OpKind::Avg) => comm.all_reduce_tensor(&x, Avg)?,
+            Kind::AllReduce(_) => comm.all_reduce_tensor(&x, Sum)?,
+            Kind::Broadcast(root) => comm.broadcast_tensor(&x, root)?,
+            Kind::AllGather => return comm.all_gather_tensor(&x),
+            Kind::ReduceScatter(OpKind::Avg) => return comm.reduce_scatter_tensor(&x, Avg),
+            Kind::ReduceScatter(_) => return comm.reduce_scatter_tensor(&x, Sum),
+        }
+        Ok(x)
+    }
+
+    /// The adjoint, on a gradient that nobody else has.
+    fn adjoint(self, comm: &Communicator<A>, grad: Tensor) -> Result<Tensor> {
+        match self {
+            Kind::AllReduce(op) => Kind::AllReduce(op).run(comm, grad),
+            Kind::AllGather => Kind::ReduceScatter(OpKind::Sum).run(comm, grad),
+            Kind::ReduceScatter(op) => {
+                let all = comm.all_gather_tensor(&grad)?;
+                Ok(if op == OpKind::Avg { all.affine(1.0 / comm.size() as f64, 0.0)? } else { all })
+            }
+            Kind::Broadcast(root) => {
+                // A sum on every rank where one on the root would do: the same bits, and one kind of call to go wrong.
+                comm.all_reduce_tensor(&grad, Sum)?;
+                if comm.rank().index() == root.index() { Ok(grad) } else { Ok(grad.zeros_like()?) }
+            }
+        }
+    }
+}
+
+struct Collective<A: Axis> {
+    comm: SharedComm<A>,
+    kind: Kind<A>,
+}
+
+impl<A: Axis> CustomOp1 for Collective<A> {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let x = storage::copy(self.name(), storage, layout)?;
+        let y = self.kind.run(&self.comm.lock(), x)?;
+        let shape = y.shape().clone();
+        Ok((storage::take(self.name(), &y)?, shape))
+    }
+
+    fn bwd(&self, arg: &Tensor, _: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let grad = self.kind.adjoint(&self.comm.lock(), grad.force_contiguous()?)?;
+        // A scalar was gathered as `[1]`.
+        Ok(Some(grad.reshape(arg.shape())?))
+    }
+}

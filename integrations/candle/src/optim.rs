@@ -1,0 +1,146 @@
+//! Optimizers with a state that can be saved: [`Sgd`] and [`AdamW`], with PyTorch's arithmetic.
+//!
+//! They step with [`Grads<Synced>`](Grads) and with nothing else. Updates run in the parameters' own memory, in the
+//! parameter's precision (f32 for F16 and BF16), in order of names: equal parameters, gradients and state give equal bits
+//! on every rank. A parameter without gradient is left alone, its state too.
+//!
+//! ```
+//! # use candle_core::{DType, Device};
+//! # use candle_nn::{Init, VarMap};
+//! use hccl_candle::{AdamW, AdamWConfig, DataParallel, Optimizer, Options};
+//! # hccl_candle::local(1, |comm| {
+//! # let map = VarMap::new();
+//! # let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+//! # map.get(2, "norm.bias", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+//! # let mut dp = DataParallel::new(comm, &map, Options::default().unused(hccl_candle::Unused::Skip))?;
+//! let config = AdamWConfig { lr: 1e-3, weight_decay: 0.1, ..AdamWConfig::default() };
+//! let mut adamw = AdamW::new(dp.parameters(), config)?;
+//! adamw.no_weight_decay(|name| name.ends_with(".bias"));
+//!
+//! let grads = dp.backward(&w.sqr()?.sum_all()?)?;
+//! adamw.step(&dp.sync(grads)?)?;
+//! assert_eq!(adamw.state_dict()?.steps["w"], 1);
+//! # Ok(())
+//! # })?;
+//! # Ok::<(), hccl_candle::Error>(())
+//! ```
+
+mod adamw;
+mod sgd;
+pub(crate) mod update;
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use sgd::{Sgd, SgdConfig};
+
+use crate::data_parallel::Parameters;
+use crate::error::{Error, Result};
+use crate::grads::{Grads, Synced, Synchronised};
+use candle_core::Tensor;
+use std::collections::BTreeMap;
+
+/// Changes parameters by their synchronised gradients.
+pub trait Optimizer {
+    /// One step. The gradients must be of the parameters that the optimizer was made with.
+    ///
+    /// # Errors
+    /// Gradients of another set of parameters.
+    fn step<S: Synchronised>(&mut self, grads: &Grads<S>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        self.step_synced(grads.as_synced())
+    }
+
+    /// [`step`](Self::step) for trait objects.
+    ///
+    /// # Errors
+    /// As there.
+    fn step_synced(&mut self, grads: &Grads<Synced>) -> Result<()>;
+
+    /// The learning rate of the next step.
+    fn learning_rate(&self) -> f64;
+
+    /// Sets the learning rate of the next step, as a [`Schedule`](crate::schedule::Schedule) says.
+    fn set_learning_rate(&mut self, lr: f64);
+
+    /// A copy of everything that the next steps depend on, besides parameters and gradients.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn state_dict(&self) -> Result<OptimizerState>;
+
+    /// Takes over a state. Nothing changes on an error. Hyperparameters stay as they are: compare
+    /// [`OptimizerState::hyper`].
+    ///
+    /// # Errors
+    /// A state of another kind of optimizer, of unknown parameters, of other shapes or dtypes, or one that lacks parts.
+    fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()>;
+}
+
+/// The state of an optimizer, by names.
+#[derive(Clone, Debug, Default)]
+pub struct OptimizerState {
+    /// `sgd` or `adamw`.
+    pub kind: String,
+    /// Hyperparameters, by PyTorch's names. For the record: loading leaves them alone.
+    pub hyper: BTreeMap<String, f64>,
+    /// How often each parameter was changed; parameters that never were are not listed.
+    pub steps: BTreeMap<String, u64>,
+    /// `<parameter>.momentum_buffer`, or `<parameter>.exp_avg` and `<parameter>.exp_avg_sq`.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+/// What all optimizers keep: the parameters, which of them decay, and how often each was changed.
+#[derive(Debug)]
+struct Common {
+    parameters: Parameters,
+    decays: Vec<bool>,
+    steps: Vec<u64>,
+}
+
+impl Common {
+    fn new(parameters: &Parameters) -> Common {
+        let n = parameters.len();
+        Common { parameters: parameters.clone(), decays: vec![true; n], steps: vec![0; n] }
+    }
+
+    fn no_weight_decay(&mut self, exempt: impl Fn(&str) -> bool) {
+        for (name, decays) in self.parameters.names().zip(&mut self.decays) {
+            *decays &= !exempt(name);
+        }
+    }
+
+    fn steps(&self) -> BTreeMap<String, u64> {
+        let taken = self.parameters.names().zip(&self.steps).filter(|(_, steps)| **steps > 0);
+        taken.map(|(name, steps)| (name.to_string(), *steps)).collect()
+    }
+
+    /// Reads a state of this kind into step counts and tensors a parameter; `parts` are the endings of tensor names.
+    fn read(&self, kind: &str, parts: &[&str], state: &OptimizerState) -> Result<(Vec<u64>, Vec<Vec<update::Slot>>)> {
+        if state.kind != kind {
+            return Err(Error::invalid(format!("the state is of the optimizer `{}`, this one is `{kind}`", state.kind)));
+        }
+        let mut steps = vec![0; self.parameters.len()];
+        let mut slots = vec![Vec::new(); self.parameters.len()];
+        for (name, &taken) in &state.steps {
+            let unknown = || Error::invalid(format!("the state has the parameter `{name}`, this optimizer has not"));
+            let at = self.parameters.position(name).ok_or_else(unknown)?;
+            steps[at] = taken;
+            for part in parts {
+                let part = format!("{name}.{part}");
+                let missing = || Error::invalid(format!("the state lacks `{part}`"));
+                let tensor = state.tensors.get(&part).ok_or_else(missing)?;
+                slots[at].push(update::Slot::from_tensor(&part, tensor, self.parameters.var(at))?);
+            }
+        }
+        Ok((steps, slots))
+    }
+}
+
+/// Refuses hyperparameters outside their range.
+fn check(optimizer: &str, name: &str, value: f64, allowed: impl Fn(f64) -> bool, range: &str) -> Result<()> {
+    match value.is_finite() && allowed(value) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{optimizer}: {name} is {value}, must be {range}"))),
+    }
+}
