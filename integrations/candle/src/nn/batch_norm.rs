@@ -197,10 +197,9 @@ impl BatchNorm2d {
     fn update_running(&self, moments: &Moments) -> Result<()> {
         let momentum = self.config.momentum;
         let unbiased = moments.squares.iter().map(|squares| squares / (moments.count - 1.0));
-        for (running, batch) in [
-            (&self.running_mean, moments.mean.clone()),
-            (&self.running_var, unbiased.collect::<Vec<_>>()),
-        ] {
+        for (running, batch) in
+            [(&self.running_mean, moments.mean.clone()), (&self.running_var, unbiased.collect::<Vec<_>>())]
+        {
             let old = to_f64(running)?;
             let new: Vec<f64> = old.iter().zip(&batch).map(|(o, b)| (1.0 - momentum) * o + momentum * b).collect();
             running.set(&Tensor::from_vec(new, running.shape(), running.device())?.to_dtype(running.dtype())?)?;

@@ -4,8 +4,8 @@ mod op;
 
 use super::data::{checked_input, checked_same_dtype};
 use candle_core::{Module, Result, Tensor, bail};
-use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
 use candle_nn::VarBuilder;
+use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
 
 /// How a convolution walks over its input; pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +52,15 @@ impl Conv2d {
     ///
     /// # Errors
     /// A configuration that [`from_tensors`](Self::from_tensors) refuses; a name that `vb` lacks or holds with another shape.
-    pub fn new(channels: usize, filters: usize, kernel: usize, config: Conv2dConfig, vb: VarBuilder<'_>) -> Result<Self> {
-        let init = Init::Kaiming {
-            dist: NormalOrUniform::Normal,
-            fan: FanInOut::FanOut,
-            non_linearity: NonLinearity::ReLU,
-        };
+    pub fn new(
+        channels: usize,
+        filters: usize,
+        kernel: usize,
+        config: Conv2dConfig,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        let init =
+            Init::Kaiming { dist: NormalOrUniform::Normal, fan: FanInOut::FanOut, non_linearity: NonLinearity::ReLU };
         let weight = vb.get_with_hints((filters, channels, kernel, kernel), "weight", init)?;
         let bias = config.bias.then(|| vb.get_with_hints(filters, "bias", Init::Const(0.))).transpose()?;
         Self::from_tensors(weight, bias, config)
@@ -71,7 +74,10 @@ impl Conv2d {
     pub fn from_tensors(weight: Tensor, bias: Option<Tensor>, config: Conv2dConfig) -> Result<Self> {
         let (filters, channels, kh, kw) = weight.dims4()?;
         if config.groups != 1 {
-            bail!("Conv2d: groups = {} is not supported, only 1 is; use candle_nn::Conv2d for grouped layers", config.groups);
+            bail!(
+                "Conv2d: groups = {} is not supported, only 1 is; use candle_nn::Conv2d for grouped layers",
+                config.groups
+            );
         }
         if config.stride.0 * config.stride.1 * config.dilation.0 * config.dilation.1 == 0 {
             bail!("Conv2d: stride {:?} and dilation {:?} must be at least 1", config.stride, config.dilation);

@@ -52,7 +52,9 @@ impl MaxPool2d {
     fn output_side(&self, size: usize) -> Result<usize> {
         match (size + 2 * self.padding).checked_sub(self.kernel) {
             Some(room) => Ok(room / self.stride + 1),
-            None => bail!("MaxPool2d: side {size} with padding {} is smaller than kernel {}", self.padding, self.kernel),
+            None => {
+                bail!("MaxPool2d: side {size} with padding {} is smaller than kernel {}", self.padding, self.kernel)
+            }
         }
     }
 
@@ -63,7 +65,13 @@ impl MaxPool2d {
     }
 
     /// Calls `visit(output index, index of the maximum in the plane)` for every window of a plane.
-    fn for_each_maximum<T: Real>(&self, plane: &[T], (h, w): (usize, usize), out: (usize, usize), mut visit: impl FnMut(usize, usize)) {
+    fn for_each_maximum<T: Real>(
+        &self,
+        plane: &[T],
+        (h, w): (usize, usize),
+        out: (usize, usize),
+        mut visit: impl FnMut(usize, usize),
+    ) {
         for oy in 0..out.0 {
             let rows = self.window(oy, h);
             for ox in 0..out.1 {

@@ -30,7 +30,8 @@ impl CustomOp2 for Convolution {
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
         let g = Geometry::new(xl.dims(), wl.dims(), self.0)?;
         let shape = Shape::from((g.images, g.filters, g.output.0, g.output.1));
-        let storage = dispatch!(x.dtype(), T => T::to_cpu_storage_owned(forward::<T>(&g, values(x, xl)?, values(w, wl)?)));
+        let storage =
+            dispatch!(x.dtype(), T => T::to_cpu_storage_owned(forward::<T>(&g, values(x, xl)?, values(w, wl)?)));
         Ok((storage, shape))
     }
 
