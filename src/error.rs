@@ -225,6 +225,11 @@ impl Error {
         Error::new(ErrorKind::InvalidArgument { problem: problem.into() })
     }
 
+    /// A failure of a rank's own code, for the closures of [`local`](crate::local()).
+    pub fn rank_failed(rank: usize, message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Rank { rank, message: message.into() })
+    }
+
     /// The machine-readable part.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
@@ -272,7 +277,7 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Timeout { .. })
     }
 
-    /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local) prefers the
+    /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local()) prefers the
     /// error that came first.
     pub fn is_knock_on(&self) -> bool {
         matches!(self.0.kind, ErrorKind::PeerLost { .. } | ErrorKind::Aborted { .. })

@@ -8,6 +8,7 @@
 //! | [`grads`] | [`Grads<Local>`](Grads) and [`Grads<Synced>`](Grads), clipping |
 //! | [`optim`], [`schedule`], [`init`] | optimizers with a state, learning rates, initial values |
 //! | [`checkpoint`] | [`Checkpoints`]: written whole or not at all, resumed bit for bit |
+//! | [`sampler`] | which samples each rank takes |
 //! | [`nn`] | layers that candle lacks for training, models in segments |
 //!
 //! candle has no tensors on an Ascend NPU: everything here runs on CPU tensors, over whatever engine hccl runs on.
@@ -47,6 +48,7 @@ pub mod init;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+pub mod sampler;
 pub mod schedule;
 pub mod tensor;
 

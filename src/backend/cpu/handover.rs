@@ -1,0 +1,165 @@
+//! Handing shared memory to the other processes of a job.
+//!
+//! Each process has one service: a thread behind an abstract unix socket that answers "give me arena 3" and "give me the
+//! segment of group K" with a file descriptor. It serves processes of the same user only, one short question a
+//! connection. Peers ask at their first use of an arena and never again.
+
+use crate::backend::cpu::group::ProcessId;
+use crate::backend::cpu::segment::Segment;
+use crate::backend::cpu::{heap, subgroup};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+use crate::sys::SharedMemory;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long one question may take: the service answers from a table.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ARENA: u64 = 1;
+const SEGMENT: u64 = 2;
+const NOTHING: u64 = 0;
+
+static SERVICE: OnceLock<std::result::Result<ProcessId, String>> = OnceLock::new();
+
+/// This process, as its peers name it; starts its service.
+pub(crate) fn own_process() -> Result<ProcessId> {
+    let started = SERVICE.get_or_init(|| start().map_err(|e| e.to_string()));
+    started
+        .clone()
+        .map_err(|problem| Error::new(ErrorKind::Resource { what: format!("the memory service: {problem}") }))
+}
+
+/// A random number.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0_u8; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        // Not a secret: it only has to differ between processes.
+        _ => subgroup::mix(std::time::SystemTime::now().elapsed().map_or(0, |t| t.as_nanos() as u64)),
+    }
+}
+
+fn address(process: ProcessId) -> std::io::Result<SocketAddr> {
+    let user = rustix::process::geteuid().as_raw();
+    SocketAddr::from_abstract_name(format!("hccl/{user}/process/{}/{:016x}", process.pid, process.nonce))
+}
+
+fn start() -> std::io::Result<ProcessId> {
+    let process = ProcessId { pid: std::process::id(), nonce: random() };
+    let listener = UnixListener::bind_addr(&address(process)?)?;
+    let serve = move || {
+        for client in listener.incoming().flatten() {
+            // A bad client costs its own connection and nothing else.
+            let _ = answer(client);
+        }
+    };
+    std::thread::Builder::new().name("hccl-handover".into()).stack_size(128 << 10).spawn(serve)?;
+    Ok(process)
+}
+
+/// True when the other end of `stream` is a process of this user.
+pub(crate) fn is_same_user(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+fn answer(mut client: UnixStream) -> std::io::Result<()> {
+    if !is_same_user(&client) {
+        return Ok(());
+    }
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let (mut kind, mut key) = ([0; 8], [0; 8]);
+    client.read_exact(&mut kind)?;
+    client.read_exact(&mut key)?;
+    let key = u64::from_ne_bytes(key);
+    match u64::from_ne_bytes(kind) {
+        ARENA => match u32::try_from(key).ok().and_then(heap::arena) {
+            Some(memory) => send_with_file(&client, &(memory.bytes() as u64).to_ne_bytes(), memory.file()),
+            None => client.write_all(&NOTHING.to_ne_bytes()),
+        },
+        SEGMENT => match subgroup::find(key) {
+            Some(segment) => send_segment(&client, &segment),
+            None => client.write_all(&NOTHING.to_ne_bytes()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn send_segment(client: &UnixStream, segment: &Segment) -> std::io::Result<()> {
+    let memory = segment.memory();
+    send_with_file(client, &(memory.bytes() as u64).to_ne_bytes(), memory.file())
+}
+
+/// Sends `bytes` and one file descriptor.
+pub(crate) fn send_with_file(to: &UnixStream, bytes: &[u8], file: BorrowedFd<'_>) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    let sent = rustix::net::sendmsg(to.as_fd(), &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent == bytes.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) }
+}
+
+/// Receives exactly `bytes.len()` bytes and at most one file descriptor.
+pub(crate) fn receive_with_file(from: &UnixStream, bytes: &mut [u8]) -> std::io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        rustix::net::recvmsg(from.as_fd(), &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            file = files.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut rest = from;
+    rest.read_exact(&mut bytes[received.bytes..])?;
+    Ok(file)
+}
+
+fn ask(process: ProcessId, kind: u64, key: u64, patience: Duration) -> std::io::Result<Option<SharedMemory>> {
+    let mut stream = UnixStream::connect_addr(&address(process)?)?;
+    if !is_same_user(&stream) {
+        return Err(std::io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let question: Vec<u8> = [kind, key].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    stream.write_all(&question)?;
+    let mut bytes = [0; 8];
+    let Some(file) = receive_with_file(&stream, &mut bytes)? else { return Ok(None) };
+    let size = usize::try_from(u64::from_ne_bytes(bytes)).map_err(std::io::Error::other)?;
+    SharedMemory::map(file, size).map(Some).map_err(std::io::Error::other)
+}
+
+/// An arena of a peer's heap.
+pub(crate) fn fetch_arena(process: ProcessId, arena: u32, options: &Options) -> Result<Arc<SharedMemory>> {
+    let what = || format!("arena {arena} of process {}", process.pid);
+    match ask(process, ARENA, u64::from(arena), options.exec_timeout.min(PATIENCE)) {
+        Ok(Some(memory)) => Ok(Arc::new(memory)),
+        Ok(None) => Err(Error::new(ErrorKind::Rendezvous { problem: format!("there is no {}", what()) })),
+        Err(e) => Err(Error::resource(what(), e)),
+    }
+}
+
+/// The segment of a group that a leader in `process` makes, if it is there already.
+pub(crate) fn fetch_segment(process: ProcessId, key: u64, options: &Options) -> Result<Option<SharedMemory>> {
+    match ask(process, SEGMENT, key, options.connect_timeout.min(PATIENCE)) {
+        Ok(found) => Ok(found),
+        // The leader is gone or going: the caller looks at its life and comes back.
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::UnexpectedEof) => {
+            Ok(None)
+        }
+        Err(e) => Err(Error::resource(format!("a group's segment of process {}", process.pid), e)),
+    }
+}

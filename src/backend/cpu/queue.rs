@@ -1,0 +1,231 @@
+//! One ordered queue a rank: calls run inline while the queue is idle, else on the progress thread.
+
+use crate::backend::cpu::engine::Engine;
+use crate::backend::cpu::group::Group;
+use crate::backend::{Backend, Call, Failure, Kind, Support, Ticket};
+use crate::element::DType;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reduce::OpKind;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The CPU backend of one rank.
+pub(crate) struct Cpu {
+    shared: Arc<Shared>,
+    group: Arc<Group>,
+}
+
+struct Shared {
+    engine: Mutex<Engine>,
+    queue: Mutex<Queue>,
+    /// Something was queued, or the queue closes.
+    queued: Condvar,
+    /// A ticket was finished.
+    finished: Condvar,
+    /// Tickets given out and finished; equal when the queue is idle.
+    given: AtomicU64,
+    done: AtomicU64,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    calls: VecDeque<Call>,
+    runs: bool,
+    closing: bool,
+    /// The first ticket that failed, and how.
+    failed: Option<(u64, Error, bool)>,
+}
+
+/// A lock is only poisoned by a panic inside the engine; its state is still whole enough to report the group's failure.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cpu {
+    pub(crate) fn new(group: Group) -> Cpu {
+        let group = Arc::new(group);
+        let shared = Shared {
+            engine: Mutex::new(Engine::new(group.clone())),
+            queue: Mutex::new(Queue { calls: VecDeque::with_capacity(64), ..Queue::default() }),
+            queued: Condvar::new(),
+            finished: Condvar::new(),
+            given: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        };
+        Cpu { shared: Arc::new(shared), group }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.shared.done.load(Ordering::Acquire) == self.shared.given.load(Ordering::Relaxed)
+    }
+
+    fn at(&self, error: Error, kind: Kind) -> Error {
+        error.at(kind.name(), self.group.rank, self.group.size)
+    }
+
+    fn check_open(&self, kind: Kind) -> Result<()> {
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(self.at(Error::new(ErrorKind::Closed), kind));
+        }
+        if crate::sys::forked() {
+            return Err(self.at(Error::new(ErrorKind::Forked), kind));
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The progress thread: runs queued calls in order, until the queue closes and is empty.
+    fn progress(&self) {
+        loop {
+            let mut queue = lock(&self.queue);
+            let call = loop {
+                match queue.calls.pop_front() {
+                    Some(call) => break call,
+                    None if queue.closing => {
+                        queue.runs = false;
+                        self.finished.notify_all();
+                        return;
+                    }
+                    None => queue = self.queued.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(queue);
+            let ended = lock(&self.engine).execute(&call, false);
+            self.finish(ended);
+        }
+    }
+
+    fn finish(&self, ended: Result<(), Failure>) {
+        let mut queue = lock(&self.queue);
+        let ticket = self.done.load(Ordering::Relaxed) + 1;
+        if let (Err(failure), None) = (ended, &queue.failed) {
+            queue.failed = Some((ticket, failure.error, failure.reachable));
+        }
+        self.done.store(ticket, Ordering::Release);
+        self.finished.notify_all();
+    }
+
+    /// The result of a finished ticket.
+    fn result(queue: &Queue, ticket: Ticket) -> Result<(), Failure> {
+        match &queue.failed {
+            Some((first, error, reachable)) if ticket.0 >= *first => {
+                Err(Failure { error: error.clone(), reachable: *reachable && ticket.0 == *first })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until `done` reaches `ticket`, or until `until`.
+    fn wait_done(&self, ticket: u64, until: Option<Instant>) -> Option<MutexGuard<'_, Queue>> {
+        let mut queue = lock(&self.queue);
+        while self.done.load(Ordering::Acquire) < ticket {
+            // Every call has its own deadline, so this ends; the bound only guards against a lost wake-up.
+            let mut nap = Duration::from_millis(500);
+            if let Some(until) = until {
+                nap = nap.min(until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?);
+            }
+            queue = self.finished.wait_timeout(queue, nap).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Some(queue)
+    }
+}
+
+#[expect(unsafe_code, reason = "implements the seam, whose callers vouch for memory")]
+impl Backend for Cpu {
+    fn rank(&self) -> usize {
+        self.group.rank
+    }
+
+    fn size(&self) -> usize {
+        self.group.size
+    }
+
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn support(&self, _dtype: DType, _op: Option<OpKind>) -> Support {
+        Support::Native
+    }
+
+    unsafe fn run(&self, call: Call) -> Result<(), Failure> {
+        self.check_open(call.kind)?;
+        if self.is_idle() {
+            return lock(&self.shared.engine).execute(&call, true);
+        }
+        // SAFETY: this waits for the ticket, so the memory is lent long enough.
+        let ticket = unsafe { self.submit(call) }?;
+        self.wait(ticket, None).unwrap_or(Ok(()))
+    }
+
+    unsafe fn submit(&self, call: Call) -> Result<Ticket> {
+        self.check_open(call.kind)?;
+        if let Some(cause) = self.group.cause() {
+            return Err(self.at(cause, call.kind));
+        }
+        let mut queue = lock(&self.shared.queue);
+        if !queue.runs {
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new().name("hccl-progress".into());
+            let started = thread.spawn(move || shared.progress());
+            started.map_err(|e| self.at(Error::resource("a progress thread", e), call.kind))?;
+            queue.runs = true;
+        }
+        queue.calls.push_back(call);
+        let ticket = self.shared.given.fetch_add(1, Ordering::Relaxed) + 1;
+        self.shared.queued.notify_one();
+        Ok(Ticket(ticket))
+    }
+
+    fn wait(&self, ticket: Ticket, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let queue = self.shared.wait_done(ticket.0, until)?;
+        Some(Shared::result(&queue, ticket))
+    }
+
+    fn is_ready(&self, ticket: Ticket) -> bool {
+        self.shared.done.load(Ordering::Acquire) >= ticket.0
+    }
+
+    fn abort(&self) {
+        self.group.abort();
+    }
+
+    fn group(&self, members: &[usize], tag: u64) -> Result<Arc<dyn Backend>> {
+        let made = crate::backend::cpu::subgroup::make(&self.group, members, tag);
+        Ok(Arc::new(Cpu::new(made?)))
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.shared.closed.swap(true, Ordering::AcqRel) || crate::sys::forked() {
+            return Ok(());
+        }
+        let given = self.shared.given.load(Ordering::Relaxed);
+        let mut queue = match self.shared.wait_done(given, None) {
+            Some(queue) => queue,
+            None => lock(&self.shared.queue),
+        };
+        queue.closing = true;
+        let failed = queue.failed.as_ref().map(|(_, error, _)| error.clone());
+        drop(queue);
+        self.shared.queued.notify_all();
+        self.group.leave();
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.group.cause()
+    }
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        // Errors of queued calls were for their tickets; nobody is left to tell.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,385 @@
+//! Owned memory that collectives move without a copy: [`DeviceBuffer`].
+//!
+//! A `DeviceBuffer<T>` is a one-dimensional run of elements on a [`Device`]. Host memory of a buffer comes from a heap
+//! that the peers of this host map: a collective on it reads and writes it directly, where plain slices are copied
+//! through a staging area.
+//!
+//! It does not deref to a slice, because memory of an NPU is no slice of this process: [`as_slice`] says so by `None`.
+//! Part of a buffer is lent with [`range`] and [`range_mut`].
+//!
+//! ```
+//! use hccl::Sum;
+//! let out = hccl::local(2, |comm| {
+//!     let mut buf = comm.upload(&[1i64, 2, 3, 4])?;
+//!     comm.all_reduce(&mut buf.range_mut(1..3)?, Sum)?;
+//!     buf.to_vec()
+//! })?;
+//! assert_eq!(out, vec![vec![1, 4, 6, 4]; 2]);
+//! # Ok::<(), hccl::Error>(())
+//! ```
+//!
+//! [`as_slice`]: DeviceBuffer::as_slice
+//! [`range`]: DeviceBuffer::range
+//! [`range_mut`]: DeviceBuffer::range_mut
+#![expect(unsafe_code, reason = "views raw memory as elements")]
+
+use crate::backend::Memory;
+use crate::backend::cpu::heap::Block;
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{InPlace, Read, Source, Write, part, sealed};
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Bound, Range, RangeBounds};
+
+/// Owned, one-dimensional memory of a [`Device`]; the module page says more.
+pub struct DeviceBuffer<T> {
+    /// Invariants: (1) `Some` block holds at least `len` initialised elements of `T`, aligned for `T`; `None` only when
+    /// `len` is 0. (2) Nobody but this buffer and the calls it is lent to reach the block: only a failed call may leave
+    /// a peer behind, and then `retire` replaces the block.
+    block: Option<Block>,
+    len: usize,
+    device: Device,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> DeviceBuffer<T> {
+    /// A buffer of `len` zeros.
+    ///
+    /// # Errors
+    /// `Unsupported` for an NPU, `Resource` when there is not enough memory.
+    pub fn zeros(device: Device, len: usize) -> Result<Self> {
+        device.check()?;
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
+        let bytes = bytes.ok_or_else(|| too_big::<T>(len))?;
+        Ok(DeviceBuffer { block: Some(Block::zeroed(bytes)?), len, device, elements: PhantomData })
+    }
+
+    /// A buffer with a copy of these elements.
+    ///
+    /// # Errors
+    /// As for [`zeros`](DeviceBuffer::zeros).
+    pub fn from_slice(device: Device, elements: &[T]) -> Result<Self> {
+        let mut buf = DeviceBuffer::zeros(device, elements.len())?;
+        buf.copy_from_slice(elements)?;
+        Ok(buf)
+    }
+
+    /// A second buffer with the same elements.
+    ///
+    /// # Errors
+    /// As for [`zeros`](DeviceBuffer::zeros).
+    pub fn try_clone(&self) -> Result<Self> {
+        DeviceBuffer::from_slice(self.device, self.elements())
+    }
+
+    /// Elements in the buffer.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when the buffer has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the memory lives.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The elements, or `None` when they are not in host memory.
+    pub fn as_slice(&self) -> Option<&[T]> {
+        Some(self.elements())
+    }
+
+    /// The elements, or `None` when they are not in host memory.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
+        Some(self.elements_mut())
+    }
+
+    /// A copy of the elements in host memory.
+    ///
+    /// # Errors
+    /// Those of the device that holds them; none for host memory.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        Ok(self.elements().to_vec())
+    }
+
+    /// Overwrites the elements.
+    ///
+    /// # Errors
+    /// `Length` when `elements` has not exactly [`len`](DeviceBuffer::len) elements; nothing is written then.
+    pub fn copy_from_slice(&mut self, elements: &[T]) -> Result<()> {
+        if elements.len() != self.len {
+            let kind = ErrorKind::Length { what: "the source", expected: self.len, actual: elements.len() };
+            return Err(Error::new(kind));
+        }
+        self.elements_mut().copy_from_slice(elements);
+        Ok(())
+    }
+
+    /// Sets every element to `value`.
+    ///
+    /// # Errors
+    /// Those of the device that holds them; none for host memory.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        self.elements_mut().fill(value);
+        Ok(())
+    }
+
+    /// Part of the buffer, to be read by a collective.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the range is not inside the buffer.
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>> {
+        Ok(DeviceSlice { range: resolve(range, self.len)?, buf: self })
+    }
+
+    /// Part of the buffer, to be written by a collective.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the range is not inside the buffer.
+    pub fn range_mut(&mut self, range: impl RangeBounds<usize>) -> Result<DeviceSliceMut<'_, T>> {
+        Ok(DeviceSliceMut { range: resolve(range, self.len)?, buf: self })
+    }
+
+    fn elements(&self) -> &[T] {
+        let Some(block) = &self.block else { return &[] };
+        // SAFETY: (1) gives length, alignment and initialised numbers, which have no invalid bits; (2) and `&self` mean
+        // that nobody writes.
+        unsafe { std::slice::from_raw_parts(block.ptr().cast::<T>().as_ptr(), self.len) }
+    }
+
+    fn elements_mut(&mut self) -> &mut [T] {
+        let Some(block) = &self.block else { return &mut [] };
+        // SAFETY: as in `elements`; `&mut self` excludes readers too.
+        unsafe { std::slice::from_raw_parts_mut(block.ptr().cast::<T>().as_ptr(), self.len) }
+    }
+
+    fn memory(&self) -> Memory {
+        match &self.block {
+            Some(block) => Memory { ptr: block.ptr().as_ptr(), bytes: self.len * size_of::<T>(), home: block.home() },
+            None => Memory::NONE,
+        }
+    }
+
+    /// Leaves the block to peers that may still write `lost`, and takes a fresh one with a copy of the rest. Without
+    /// memory for that the buffer is empty afterwards.
+    fn retire_range(&mut self, lost: Range<usize>) {
+        let fresh = DeviceBuffer::<T>::zeros(self.device, self.len).ok().map(|mut fresh| {
+            let (old, new) = (self.memory(), fresh.elements_mut());
+            copy_out(old, &mut new[..lost.start], 0);
+            copy_out(old, &mut new[lost.end..], lost.end);
+            fresh
+        });
+        let (block, len) = fresh.map_or((None, 0), |mut fresh| (fresh.block.take(), fresh.len));
+        // Not freed: a stopped peer may wake up and write it.
+        let _leaked = ManuallyDrop::new(std::mem::replace(&mut self.block, block));
+        self.len = len;
+    }
+}
+
+/// Copies elements that no peer reaches out of a block in which a peer may still write others.
+fn copy_out<T: Element>(old: Memory, into: &mut [T], first: usize) {
+    let from = old.ptr.cast::<T>().wrapping_add(first);
+    // SAFETY: `into` lies as far inside the fresh block as `from` inside the old one, of the same length (1); the lost
+    // range, which others may write, is not part of it.
+    unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+}
+
+fn too_big<T: Element>(len: usize) -> Error {
+    Error::new(ErrorKind::Resource { what: format!("a buffer of {len} x {}: more than memory can address", T::DTYPE) })
+}
+
+fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => Some(start),
+        Bound::Excluded(&before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.checked_add(1),
+        Bound::Excluded(&end) => Some(end),
+        Bound::Unbounded => Some(len),
+    };
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
+        _ => Err(Error::invalid(format!(
+            "the range {:?} to {:?} is not inside a buffer of {len} elements",
+            range.start_bound(),
+            range.end_bound()
+        ))),
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuffer<{}>({} elements on {})", T::DTYPE, self.len, self.device)
+    }
+}
+
+impl<T: Element> sealed::Lend for DeviceBuffer<T> {
+    fn read(&self) -> Read<'_> {
+        Read::of::<T>(self.memory(), self.len)
+    }
+}
+
+impl<T: Element> sealed::LendMut for DeviceBuffer<T> {
+    fn write(&mut self) -> Write<'_> {
+        Write::of::<T>(self.memory(), self.len)
+    }
+
+    fn retire(&mut self) {
+        self.retire_range(0..self.len);
+    }
+}
+
+impl<T: Element> Source for DeviceBuffer<T> {
+    type Elem = T;
+}
+
+impl<T: Element> InPlace for DeviceBuffer<T> {}
+
+/// A range of a [`DeviceBuffer`], to be read by a collective. Made by [`DeviceBuffer::range`].
+#[derive(Clone, Debug)]
+pub struct DeviceSlice<'a, T: Element> {
+    buf: &'a DeviceBuffer<T>,
+    /// Inside `buf`.
+    range: Range<usize>,
+}
+
+/// A range of a [`DeviceBuffer`], to be written by a collective. Made by [`DeviceBuffer::range_mut`].
+#[derive(Debug)]
+pub struct DeviceSliceMut<'a, T: Element> {
+    buf: &'a mut DeviceBuffer<T>,
+    /// Inside `buf`.
+    range: Range<usize>,
+}
+
+impl<T: Element> DeviceSlice<'_, T> {
+    /// Elements in the range.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// True when the range has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+impl<T: Element> DeviceSliceMut<'_, T> {
+    /// Elements in the range.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// True when the range has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+fn ranged<T: Element>(buf: &DeviceBuffer<T>, range: &Range<usize>) -> Memory {
+    part(buf.memory(), range.start * size_of::<T>(), range.len() * size_of::<T>())
+}
+
+impl<T: Element> sealed::Lend for DeviceSlice<'_, T> {
+    fn read(&self) -> Read<'_> {
+        Read::of::<T>(ranged(self.buf, &self.range), self.range.len())
+    }
+}
+
+impl<T: Element> sealed::Lend for DeviceSliceMut<'_, T> {
+    fn read(&self) -> Read<'_> {
+        Read::of::<T>(ranged(self.buf, &self.range), self.range.len())
+    }
+}
+
+impl<T: Element> sealed::LendMut for DeviceSliceMut<'_, T> {
+    fn write(&mut self) -> Write<'_> {
+        Write::of::<T>(ranged(self.buf, &self.range), self.range.len())
+    }
+
+    fn retire(&mut self) {
+        self.buf.retire_range(self.range.clone());
+        // Without memory for a fresh block the buffer is empty, and so is every range of it.
+        if self.buf.is_empty() {
+            self.range = 0..0;
+        }
+    }
+}
+
+impl<T: Element> Source for DeviceSlice<'_, T> {
+    type Elem = T;
+}
+
+impl<T: Element> Source for DeviceSliceMut<'_, T> {
+    type Elem = T;
+}
+
+impl<T: Element> InPlace for DeviceSliceMut<'_, T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealed::{Lend, LendMut};
+
+    fn counted(len: usize) -> DeviceBuffer<i32> {
+        let elements: Vec<i32> = (0..len as i32).map(|i| i * 3 + 1).collect();
+        DeviceBuffer::from_slice(Device::Cpu, &elements).unwrap()
+    }
+
+    #[test]
+    fn ranges_point_into_the_buffer() {
+        let mut buf = counted(10);
+        let whole = buf.read().memory;
+        let view = buf.range(3..=5).unwrap().read().memory;
+        assert_eq!(view.ptr, whole.ptr.wrapping_add(12));
+        assert_eq!(view.bytes, 12);
+        let (crate::backend::Home::Heap { offset: a, .. }, crate::backend::Home::Heap { offset: b, .. }) =
+            (whole.home, view.home)
+        else {
+            panic!("a device buffer lives in the heap");
+        };
+        assert_eq!(b, a + 12);
+        assert_eq!(buf.range_mut(10..).unwrap().write().len, 0);
+        let (start, end) = (4, 3);
+        for error in [buf.range(..11).unwrap_err(), buf.range(start..end).unwrap_err(), buf.range(11..).unwrap_err()] {
+            assert!(error.to_string().contains("buffer of 10 elements"), "{error}");
+        }
+        assert!(buf.range(..=usize::MAX).is_err());
+    }
+
+    #[test]
+    fn copies_check_the_length() {
+        let mut buf = counted(4);
+        let error = buf.copy_from_slice(&[9, 9, 9]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Length { expected: 4, actual: 3, .. }), "{error}");
+        assert_eq!(buf.to_vec().unwrap(), [1, 4, 7, 10]);
+        let copy = buf.try_clone().unwrap();
+        buf.fill(5).unwrap();
+        assert_eq!(copy.as_slice(), Some(&[1, 4, 7, 10][..]));
+        assert_eq!(buf.as_mut_slice(), Some(&mut [5; 4][..]));
+    }
+
+    #[test]
+    fn a_retired_range_moves_the_buffer_and_keeps_the_rest() {
+        let mut buf = counted(6);
+        let before = buf.read().memory.ptr;
+        buf.range_mut(2..4).unwrap().retire();
+        assert_ne!(buf.read().memory.ptr, before);
+        let after = buf.to_vec().unwrap();
+        assert_eq!((&after[..2], &after[4..]), (&[1, 4][..], &[13, 16][..]));
+    }
+
+    #[test]
+    fn refuses_what_memory_cannot_hold() {
+        let error = DeviceBuffer::<f64>::zeros(Device::Cpu, usize::MAX / 4).unwrap_err();
+        assert!(error.to_string().contains("f64"), "{error}");
+        assert!(DeviceBuffer::<u8>::zeros(Device::Cpu, 0).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,304 @@
+//! A group of ranks as this rank sees it: [`Communicator`].
+//!
+//! ```text
+//!            all_reduce            broadcast            all_gather          reduce_scatter
+//! rank 0   a0  ->  a0+a1         a  ->  a             a  ->  a b          a0 b0  ->  a0+a1
+//! rank 1   a1  ->  a0+a1         .  ->  a             b  ->  a b          a1 b1  ->  b0+b1
+//!
+//!            reduce                scatter              gather              all_to_all
+//! rank 0   a0  ->  a0+a1         a b  ->  a           a  ->  a b          a0 b0  ->  a0 a1
+//! rank 1   a1  ->  .             .    ->  b           b  ->  .            a1 b1  ->  b0 b1
+//! ```
+//!
+//! Each collective comes in three forms, which mean the same to the other ranks:
+//!
+//! | form | memory | returns |
+//! | --- | --- | --- |
+//! | blocking, [`all_reduce`] | borrowed: slice, array, `Vec`, [`DeviceBuffer`] or range of one | when finished |
+//! | owned, [`all_reduce_async`] | moved: `Vec` or [`DeviceBuffer`] | at once, a [`Pending`](crate::Pending) |
+//! | scoped, [`scope`] and [`Scope::all_reduce`](crate::Scope::all_reduce) | borrowed until the scope ends | at once |
+//!
+//! The contract:
+//!
+//! - A communicator is one ordered queue. The n-th collective of one rank meets the n-th of every other; a rank that
+//!   makes another call there, or with another length, is [`Mismatch`](crate::ErrorKind::Mismatch) on every rank.
+//! - Lengths, roots and peers are checked before anything is sent; such an error is
+//!   [recoverable](crate::Error::is_recoverable), and the other ranks see nothing of it.
+//! - Every other error fails the communicator for good: from then on every call returns the first cause. What a failed
+//!   call was to write is unspecified. Nobody touches the caller's memory any more when the error is returned.
+//! - No call waits for ever: it ends by its deadline (`HCCL_EXEC_TIMEOUT`, 300 s), or when a rank it needs is gone.
+//! - A send is complete when it was received. Two ranks that both send first wait for each other, which is
+//!   [`Deadlock`](crate::ErrorKind::Deadlock): use [`batch_send_recv`].
+//! - Lengths of 0 are fine: the ranks meet and nothing is moved.
+//! - `Communicator` is `Send` and not `Sync`: move it to a thread, or [`duplicate`] it, one for each thread.
+//! - Dropping it leaves the group after its queued calls; ranks that still need this one get
+//!   [`PeerLost`](crate::ErrorKind::PeerLost). [`close`] does the same and tells of errors.
+//!
+//! ```
+//! use hccl::prelude::*;
+//! let out = hccl::local(2, |comm| {
+//!     let grads = comm.upload(&[comm.rank().index() as f32; 4])?;
+//!     let op = comm.all_reduce_async(grads, Avg)?; // moved: reading `grads` now does not compile
+//!     let mut bias = [1i32, 2];
+//!     comm.all_reduce(&mut bias, Sum)?;
+//!     Ok((op.wait()?.to_vec()?, bias))
+//! })?;
+//! assert_eq!(out, vec![(vec![0.5; 4], [2, 4]); 2]);
+//! # Ok::<(), hccl::Error>(())
+//! ```
+//!
+//! [`all_reduce`]: Communicator::all_reduce
+//! [`all_reduce_async`]: Communicator::all_reduce_async
+//! [`batch_send_recv`]: Communicator::batch_send_recv
+//! [`close`]: Communicator::close
+//! [`DeviceBuffer`]: crate::DeviceBuffer
+//! [`duplicate`]: Communicator::duplicate
+//! [`scope`]: Communicator::scope
+
+use crate::backend::Backend;
+use crate::buffer::DeviceBuffer;
+use crate::communicator::check::Place;
+use crate::communicator::queue::Queue;
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::group::{Axis, GroupId, Peer, Rank, Root, World};
+use crate::options::Options;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+mod blocking;
+mod builder;
+mod bytes;
+pub(crate) mod check;
+mod owned;
+pub(crate) mod queue;
+mod subgroup;
+
+pub use blocking::Batch;
+pub use builder::Builder;
+
+/// A group of ranks as this rank sees it, on axis `A`. The module page says more.
+pub struct Communicator<A: Axis = World> {
+    pub(crate) queue: Arc<Queue>,
+    options: Options,
+    /// How many groups of the same members this rank made of this group.
+    made: RefCell<HashMap<Box<[usize]>, u64>>,
+    axis: PhantomData<A>,
+    /// Calls of one rank have an order, so that two threads cannot share one queue. The name shows in rustc's message.
+    one_queue: PhantomData<Cell<DuplicateItForEachThread>>,
+}
+
+/// Names the remedy in the compiler's message about a communicator shared between threads.
+struct DuplicateItForEachThread;
+
+impl Communicator<World> {
+    /// Joins the world that the environment describes: this library's launcher, torchrun, mpirun or srun. A process
+    /// that nothing launched is a world of one.
+    ///
+    /// ```
+    /// use hccl::Communicator;
+    /// let comm = Communicator::from_env()?;
+    /// assert!(comm.rank().index() < comm.size());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Environment` when the variables describe half a rank, `Rendezvous` when the ranks do not find each other within
+    /// `HCCL_CONNECT_TIMEOUT`.
+    pub fn from_env() -> Result<Self> {
+        Communicator::builder().from_env()
+    }
+
+    /// A world with other deadlines than the environment's.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A world of `n` ranks in this process: one communicator a rank, in rank order, each for a thread of its own.
+    /// [`local`](crate::local()) starts the threads too.
+    ///
+    /// ```
+    /// use hccl::{Communicator, Max};
+    /// let world = Communicator::init_all(2)?;
+    /// std::thread::scope(|s| {
+    ///     for comm in world {
+    ///         s.spawn(move || {
+    ///             let mut x = [comm.rank().index() as u8];
+    ///             comm.all_reduce(&mut x, Max).unwrap();
+    ///             assert_eq!(x, [1]);
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for `n == 0`, `Resource` when the system has no memory or threads for them.
+    pub fn init_all(n: usize) -> Result<Vec<Self>> {
+        Communicator::builder().init_all(n)
+    }
+}
+
+/// The number of the next world of this process.
+pub(crate) fn next_world() -> GroupId {
+    static WORLDS: AtomicU64 = AtomicU64::new(0);
+    GroupId::world(WORLDS.fetch_add(1, Ordering::Relaxed))
+}
+
+impl<A: Axis> Communicator<A> {
+    /// The typed face of a backend.
+    pub(crate) fn wrap(backend: Arc<dyn Backend>, group: GroupId, options: Options) -> Result<Self> {
+        let number = |what: usize| {
+            u32::try_from(what).map_err(|_| Error::invalid(format!("{what} ranks are more than this library counts")))
+        };
+        let place = Place { rank: number(backend.rank())?, size: number(backend.size())?, group, axis: A::NAME };
+        Ok(Communicator {
+            queue: Arc::new(Queue::new(backend, place)),
+            options,
+            made: RefCell::default(),
+            axis: PhantomData,
+            one_queue: PhantomData,
+        })
+    }
+
+    fn place(&self) -> &Place {
+        &self.queue.place
+    }
+
+    /// This rank's number in the group.
+    pub fn rank(&self) -> Rank<A> {
+        Rank::new(self.place().rank)
+    }
+
+    /// Ranks in the group; at least 1.
+    pub fn size(&self) -> usize {
+        self.place().size as usize
+    }
+
+    /// Where [`upload`](Communicator::upload) and [`zeros`](Communicator::zeros) put their buffers.
+    pub fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    /// How long one call may take before it fails with `Timeout`.
+    pub fn exec_timeout(&self) -> Duration {
+        self.options.exec_timeout
+    }
+
+    /// Rank `index` as the other side of a message.
+    ///
+    /// # Errors
+    /// `NoSuchRank` when the group has no such rank.
+    pub fn peer(&self, index: usize) -> Result<Peer<A>> {
+        Ok(Peer::new(self.place().group, self.index(index)?))
+    }
+
+    /// Rank `index` as the root of a collective.
+    ///
+    /// # Errors
+    /// `NoSuchRank` when the group has no such rank.
+    pub fn root(&self, index: usize) -> Result<Root<A>> {
+        Ok(Root::new(self.place().group, self.index(index)?))
+    }
+
+    /// True when this rank is `root`.
+    pub fn is_root(&self, root: Root<A>) -> bool {
+        root.member().group == self.place().group && root.index() == self.rank().index()
+    }
+
+    /// Every other rank of the group, in rank order.
+    pub fn peers(&self) -> impl Iterator<Item = Peer<A>> + use<A> {
+        let Place { rank, size, group, .. } = *self.place();
+        (0..size).filter(move |&index| index != rank).map(move |index| Peer::new(group, index))
+    }
+
+    fn index(&self, index: usize) -> Result<u32> {
+        match u32::try_from(index) {
+            Ok(small) if small < self.place().size => Ok(small),
+            _ => Err(Error::new(ErrorKind::NoSuchRank { rank: index, size: self.size() })),
+        }
+    }
+
+    /// A buffer on this communicator's device with a copy of these elements.
+    ///
+    /// # Errors
+    /// `Resource` when there is not enough memory.
+    pub fn upload<T: Element>(&self, elements: &[T]) -> Result<DeviceBuffer<T>> {
+        DeviceBuffer::from_slice(self.device(), elements)
+    }
+
+    /// A buffer of `len` zeros on this communicator's device.
+    ///
+    /// # Errors
+    /// `Resource` when there is not enough memory.
+    pub fn zeros<T: Element>(&self, len: usize) -> Result<DeviceBuffer<T>> {
+        DeviceBuffer::zeros(self.device(), len)
+    }
+
+    /// A handle with which any thread can fail the group.
+    ///
+    /// ```
+    /// let err = hccl::local(2, |comm| {
+    ///     if comm.rank().index() == 0 {
+    ///         comm.abort_handle().abort();
+    ///     }
+    ///     comm.barrier()
+    /// })
+    /// .unwrap_err();
+    /// assert!(matches!(err.kind(), hccl::ErrorKind::Aborted { by: 0 }));
+    /// ```
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(Arc::clone(self.queue.backend()))
+    }
+
+    /// The error that failed the group, if it failed: what every further call returns.
+    pub fn failure(&self) -> Option<Error> {
+        self.queue.backend().failure()
+    }
+
+    /// Waits for queued calls, leaves the group and tells of errors, which dropping cannot.
+    ///
+    /// # Errors
+    /// The failure of the group, when it failed.
+    pub fn close(self) -> Result<()> {
+        self.queue.backend().close().map_err(|error| error.at("close", self.rank().index(), self.size()))
+    }
+}
+
+impl<A: Axis> Drop for Communicator<A> {
+    fn drop(&mut self) {
+        // After `close` this does nothing. An error was or will be returned by the calls it failed.
+        let _ = self.queue.backend().close();
+        self.queue.sweep();
+    }
+}
+
+impl<A: Axis> fmt::Debug for Communicator<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Communicator<{}>(rank {} of {})", A::NAME, self.rank(), self.size())
+    }
+}
+
+/// Fails a group from any thread. Made by [`Communicator::abort_handle`].
+#[derive(Clone)]
+pub struct AbortHandle(Arc<dyn Backend>);
+
+impl AbortHandle {
+    /// Fails the group on every rank: running calls and all later ones return `Aborted`. Does nothing when the group
+    /// has failed or is closed.
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AbortHandle(rank {} of {})", self.0.rank(), self.0.size())
+    }
+}

@@ -1,0 +1,100 @@
+//! [`Builder`].
+
+use super::{Communicator, next_world};
+use crate::error::{Error, Result};
+use crate::group::World;
+use crate::options::Options;
+use std::time::Duration;
+
+/// Makes a world with deadlines of its own. Made by [`Communicator::builder`].
+///
+/// ```
+/// use hccl::{Communicator, Sum};
+/// use std::time::Duration;
+/// let sums = Communicator::builder().exec_timeout(Duration::from_secs(20)).local(2, |comm| {
+///     let mut x = [1u8];
+///     comm.all_reduce(&mut x, Sum)?;
+///     Ok(x[0])
+/// })?;
+/// assert_eq!(sums, [2, 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder makes nothing until `from_env`, `init_all` or `local`"]
+pub struct Builder {
+    connect_timeout: Option<Duration>,
+    exec_timeout: Option<Duration>,
+}
+
+impl Builder {
+    /// How long ranks may take to find each other: 1 ms to a week. Wins over `HCCL_CONNECT_TIMEOUT`.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// How long one call may take: 1 ms to a week. Wins over `HCCL_EXEC_TIMEOUT`.
+    pub fn exec_timeout(mut self, timeout: Duration) -> Self {
+        self.exec_timeout = Some(timeout);
+        self
+    }
+
+    /// As [`Communicator::from_env`].
+    ///
+    /// # Errors
+    /// Those of [`Communicator::from_env`]; `InvalidArgument` and `Environment` for a deadline out of range.
+    pub fn from_env(&self) -> Result<Communicator> {
+        let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
+        Communicator::wrap(crate::rendezvous::connect(&options)?, next_world(), options)
+    }
+
+    /// As [`Communicator::init_all`].
+    ///
+    /// # Errors
+    /// Those of [`Communicator::init_all`]; `InvalidArgument` and `Environment` for a deadline out of range.
+    pub fn init_all(&self, n: usize) -> Result<Vec<Communicator>> {
+        if n == 0 {
+            return Err(Error::invalid("a world needs at least 1 rank, 0 were asked for"));
+        }
+        let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
+        let group = next_world();
+        let backends = crate::backend::cpu::threads(n, &options)?;
+        backends.into_iter().map(|backend| Communicator::<World>::wrap(backend, group, options.clone())).collect()
+    }
+
+    /// As [`local`](crate::local()).
+    ///
+    /// # Errors
+    /// Those of [`local`](crate::local()); `InvalidArgument` and `Environment` for a deadline out of range.
+    pub fn local<R: Send>(&self, n: usize, f: impl Fn(Communicator) -> Result<R> + Sync) -> Result<Vec<R>> {
+        self.try_local(n, f)
+    }
+
+    /// As [`try_local`](crate::try_local).
+    ///
+    /// # Errors
+    /// Those of [`try_local`](crate::try_local); `InvalidArgument` and `Environment` for a deadline out of range.
+    pub fn try_local<R, E>(&self, n: usize, f: impl Fn(Communicator) -> Result<R, E> + Sync) -> Result<Vec<R>, E>
+    where
+        R: Send,
+        E: std::error::Error + From<Error> + Send + 'static,
+    {
+        crate::local::first_cause(crate::local::spawn(self.init_all(n)?, f))
+    }
+
+    /// As [`local_results`](crate::local_results).
+    ///
+    /// # Errors
+    /// When the world cannot be made: those of [`Communicator::init_all`].
+    pub fn local_results<R, E>(
+        &self,
+        n: usize,
+        f: impl Fn(Communicator) -> Result<R, E> + Sync,
+    ) -> Result<Vec<Result<R, E>>>
+    where
+        R: Send,
+        E: From<Error> + Send,
+    {
+        Ok(crate::local::spawn(self.init_all(n)?, f).into_iter().map(|outcome| outcome.result).collect())
+    }
+}

@@ -1,0 +1,405 @@
+//! Starts the ranks of one host as processes, and leaves none behind.
+//!
+//! ```text
+//! launcher -+- guardian       kills the group when the launcher is gone, however it went
+//!           +- rank 0  --->   stdout and stderr, whole lines:   [rank 0] epoch 1 loss 2.31
+//!           +- rank 1  --->                                     [rank 1] epoch 1 loss 2.29
+//! ```
+//!
+//! - Every rank finds `HCCL_RANK`, `HCCL_WORLD_SIZE`, `HCCL_LOCAL_RANK`, `HCCL_LOCAL_WORLD_SIZE`, `HCCL_JOB_ID` and
+//!   `HCCL_GENERATION` in its environment, from which [`Communicator::from_env`](crate) makes its communicator, and
+//!   `RAYON_NUM_THREADS` = cores / ranks unless that was set already. Its stdin is empty.
+//! - Every rank runs on its own share of the cores that the launcher may use; see [`Bind`].
+//! - Lines of ranks never mix. A line longer than 64 KiB is cut, bytes that are not text pass, a progress bar redrawn
+//!   with `\r` is redrawn on a terminal and plain lines elsewhere.
+//! - The first rank that fails ends all: SIGTERM, after a grace (1 s) SIGKILL. Which was first, and why, is printed last
+//!   on stderr, exits that only followed from it before that, and its code is the code of the run. A rank killed by a
+//!   signal counts as first before a panic, a panic before another code, and any before [`exit_code`]'s code for a lost
+//!   peer, among all that end within 150 ms (500 ms while every rank says that it only lost a peer).
+//! - SIGINT, SIGTERM and SIGHUP are passed on to the ranks, which get the same grace; a second one kills them at once.
+//! - No process outlives the launcher, not after its SIGKILL, and no child of a rank outlives the run, unless it
+//!   left the process group of the ranks.
+//!
+//! An example program that starts its own ranks:
+//!
+//! ```
+//! use hccl::launch;
+//!
+//! # fn parse_ranks() -> usize { 1 }
+//! fn main() -> hccl::Result<()> {
+//!     let ranks = parse_ranks();
+//!     if ranks > 1 && !launch::is_rank() {
+//!         let outcome = launch::this_program(ranks)?.run()?;
+//!         std::process::exit(outcome.code().into());
+//!     }
+//!     // From here on this process is a rank, or alone.
+//!     Ok(())
+//! }
+//! ```
+
+mod cores;
+mod files;
+mod lines;
+mod output;
+mod supervise;
+mod sys;
+mod verdict;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::rendezvous::environment::{self, World};
+use crate::{Error, ErrorKind, Result};
+use output::{Log, Output, Target};
+use supervise::{Supervisor, Watched};
+use sys::{Group, Signals};
+
+pub use verdict::Exit;
+
+/// Most ranks of one launch.
+pub const MAX_RANKS: usize = 1024;
+
+/// The exit code that says: this rank only lost a peer (`EX_TEMPFAIL`).
+const KNOCK_ON: u8 = 75;
+
+/// One launch at a time: signals belong to the process.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// On which cores ranks run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// Each on its contiguous share of the cores that the launcher may use; one rank on all of them; when there are
+    /// more ranks than cores, each on one core, in turn.
+    #[default]
+    Cores,
+    /// All on all cores that the launcher may use.
+    None,
+}
+
+/// A launch to be: which program, how many ranks.
+///
+/// ```
+/// use hccl::launch::Launch;
+///
+/// let outcome = Launch::new("sh").args(["-c", "exit $((HCCL_RANK * 7))"]).ranks(2).run()?;
+/// assert_eq!((outcome.code(), outcome.failed_rank()), (7, Some(1)));
+/// # Ok::<(), hccl::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a launch starts nothing before `run`"]
+pub struct Launch {
+    program: OsString,
+    args: Vec<OsString>,
+    ranks: usize,
+    threads: Option<usize>,
+    log_dir: Option<PathBuf>,
+    bind: Bind,
+    env: Vec<(OsString, OsString)>,
+    job: Option<String>,
+    grace: Duration,
+}
+
+impl Launch {
+    /// A launch of one rank of `program`, looked up in `PATH` unless it holds a slash.
+    pub fn new(program: impl Into<OsString>) -> Launch {
+        Launch {
+            program: program.into(),
+            args: Vec::new(),
+            ranks: 1,
+            threads: None,
+            log_dir: None,
+            bind: Bind::Cores,
+            env: Vec::new(),
+            job: None,
+            grace: Duration::from_secs(1),
+        }
+    }
+
+    /// Adds arguments of the program.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Launch {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// How many ranks to start, from 1 to [`MAX_RANKS`]. The default is 1.
+    pub fn ranks(mut self, ranks: usize) -> Launch {
+        self.ranks = ranks;
+        self
+    }
+
+    /// `RAYON_NUM_THREADS` of each rank, at least 1. `None`, the default, leaves a value that is set, and else takes
+    /// cores / ranks.
+    pub fn threads_per_rank(mut self, threads: Option<usize>) -> Launch {
+        self.threads = threads;
+        self
+    }
+
+    /// Also writes all that rank `r` says to `rank-r.log` in this directory, without prefixes. The directory is made,
+    /// older files of these names are emptied.
+    pub fn log_dir(mut self, dir: Option<PathBuf>) -> Launch {
+        self.log_dir = dir;
+        self
+    }
+
+    /// On which cores the ranks run.
+    pub fn bind(mut self, bind: Bind) -> Launch {
+        self.bind = bind;
+        self
+    }
+
+    /// Sets an environment variable of all ranks.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// `HCCL_JOB_ID` of the run: one that no other running job of this user has. The default is random.
+    pub fn job_id(mut self, job: Option<String>) -> Launch {
+        self.job = job;
+        self
+    }
+
+    /// How long ranks that were asked to end may take before SIGKILL. The default is 1 s.
+    pub fn grace(mut self, grace: Duration) -> Launch {
+        self.grace = grace;
+        self
+    }
+
+    /// Starts the ranks and waits for all of them. While it runs, SIGINT, SIGTERM and SIGHUP of this process belong to
+    /// it; a second launch in the same process waits for the first.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was started, or all of it is gone again: `InvalidArgument` for a number out of range, a program that is
+    /// not there or not executable, and a log directory that cannot be written; `Resource` when the system refuses a
+    /// process, thread or pipe. Failing ranks are not an error but an [`Outcome`].
+    pub fn run(&self) -> Result<Outcome> {
+        self.check()?;
+        let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let logs = match &self.log_dir {
+            Some(dir) => Log::create(dir, self.ranks)?,
+            None => Vec::new(),
+        };
+        let refused = |error| Error::resource("a handler for SIGINT, SIGTERM and SIGHUP", error);
+        let signals = Signals::catch().map_err(refused)?;
+        let watched = self.start(&signals, logs)?;
+        drop(signals);
+        Ok(Outcome::of(watched, self.ranks))
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(1..=MAX_RANKS).contains(&self.ranks) {
+            let problem = format!("--ranks is {}; it must be from 1 to {MAX_RANKS}", self.ranks);
+            return Err(Error::invalid(problem));
+        }
+        if self.threads == Some(0) {
+            return Err(Error::invalid("--threads-per-rank is 0; it must be at least 1"));
+        }
+        if self.job.as_deref() == Some("") {
+            return Err(Error::invalid("the job id is empty; leave it out for a random one"));
+        }
+        Ok(())
+    }
+
+    /// Starts all ranks, then watches them to their end.
+    fn start(&self, signals: &Signals, logs: Vec<Log>) -> Result<Watched> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::resource("a pipe", error));
+        let group = Group::new().map_err(|error| Error::resource("a guardian process for the ranks", error))?;
+        let room = files::Room::for_ranks(self.ranks);
+        let (finished, finish) = pipe()?;
+        let (sender, events) = channel();
+        let mut output = Output::new(self.ranks, logs, finished);
+        let job = match &self.job {
+            Some(job) => job.clone(),
+            None => random_job()?,
+        };
+        let cores = if self.bind == Bind::Cores { cores::inherited() } else { Vec::new() };
+        for rank in 0..self.ranks {
+            let mut command = self.command(rank, &job);
+            group.adopt(&mut command, cores::mask(&cores, rank, self.ranks), room.of_ranks());
+            let mut child = command.spawn().map_err(|error| self.not_started(rank, error))?;
+            take_output(&mut output, rank, &mut child);
+            supervise::await_child(rank, child, sender.clone())?;
+        }
+        supervise::copy_output(output, sender.clone())?;
+        let watcher = supervise::await_signals(signals, sender)?;
+        let watched = Supervisor { group, events, grace: self.grace, finish }.watch(self.ranks);
+        signals.wake();
+        // The thread ends at the wake; its panic would have been printed.
+        let _ = watcher.join();
+        Ok(watched)
+    }
+
+    fn command(&self, rank: usize, job: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let threads = self.threads.unwrap_or_else(|| cores::threads(self.ranks));
+        if self.threads.is_some() || std::env::var_os("RAYON_NUM_THREADS").is_none() {
+            command.env("RAYON_NUM_THREADS", threads.to_string());
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        let (rank, size) = (rank.to_string(), self.ranks.to_string());
+        command.env("HCCL_RANK", &rank).env("HCCL_WORLD_SIZE", &size);
+        command.env("HCCL_LOCAL_RANK", &rank).env("HCCL_LOCAL_WORLD_SIZE", &size);
+        command.env("HCCL_JOB_ID", job).env("HCCL_GENERATION", "0");
+        command
+    }
+
+    fn not_started(&self, rank: usize, error: io::Error) -> Error {
+        let program = self.program.display();
+        let problem = match error.kind() {
+            io::ErrorKind::NotFound => format!("cannot start rank {rank}: there is no program {program}"),
+            io::ErrorKind::PermissionDenied => format!("cannot start rank {rank}: {program} may not be executed"),
+            _ => {
+                let what = format!("the process of rank {rank} ({program})");
+                return Error::resource(what, error)
+                    .hint("start fewer ranks, or raise the limits that `ulimit -a` shows");
+            }
+        };
+        let hint = "a name without a slash is looked up in PATH, one with a slash from the current directory";
+        Error::new(ErrorKind::InvalidArgument { problem }).source(error).hint(hint)
+    }
+}
+
+fn take_output(output: &mut Output, rank: usize, child: &mut Child) {
+    if let Some(stdout) = child.stdout.take() {
+        output.add(rank, Target::Out, OwnedFd::from(stdout));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        output.add(rank, Target::Err, OwnedFd::from(stderr));
+    }
+}
+
+/// 128 random bits in hexadecimal.
+fn random_job() -> Result<String> {
+    let mut bytes = [0u8; 16];
+    let refused = |error| Error::resource("random bytes for a job id", error);
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(refused)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+/// How a run ended. What went wrong has been printed on stderr.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    failed: Option<(usize, Exit)>,
+    signal: Option<i32>,
+}
+
+impl Outcome {
+    fn of(watched: Watched, ranks: usize) -> Outcome {
+        let Watched { ended, signal, tails } = watched;
+        let cause = if signal.is_some() { None } else { verdict::first_cause(&ended) };
+        let text = match (signal, cause) {
+            (Some(signal), _) => format!("hccl: ended by {}: all ranks are gone\n", verdict::signal_name(signal)),
+            (None, Some(cause)) => verdict::report(cause, &ended, ranks, tails.get(cause.rank)),
+            (None, None) => String::new(),
+        };
+        // With stderr gone there is nobody to tell; the exit code still says it.
+        let _ = output::write(Target::Err, text.as_bytes());
+        Outcome { failed: cause.map(|cause| (cause.rank, cause.exit)), signal }
+    }
+
+    /// The exit code for the launcher: 0 when all ranks succeeded; else that of the rank that failed first, 128 and
+    /// the signal if one killed it; 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP of the launcher.
+    pub fn code(&self) -> u8 {
+        match (self.signal, self.failed) {
+            (Some(signal), _) => Exit::Signal(signal).code(),
+            (None, Some((_, exit))) => exit.code(),
+            (None, None) => 0,
+        }
+    }
+
+    /// True when every rank ended with exit code 0.
+    pub fn is_success(&self) -> bool {
+        self.code() == 0
+    }
+
+    /// The rank that failed first.
+    pub fn failed_rank(&self) -> Option<usize> {
+        self.failed.map(|(rank, _)| rank)
+    }
+
+    /// How the rank that failed first ended.
+    pub fn failure(&self) -> Option<Exit> {
+        self.failed.map(|(_, exit)| exit)
+    }
+}
+
+/// A launch of `ranks` ranks of the running program with the arguments it was given. Ask [`is_rank`] first: a rank that
+/// launches ranks never ends.
+///
+/// # Errors
+///
+/// `Resource` when the path of the running program cannot be read.
+pub fn this_program(ranks: usize) -> Result<Launch> {
+    let program = std::env::current_exe().map_err(|error| Error::resource("the path of this program", error))?;
+    Ok(Launch::new(program).args(std::env::args_os().skip(1)).ranks(ranks))
+}
+
+/// True when a launcher started this process as a rank: this one, torchrun, mpirun or srun. Also when it left only half
+/// of its variables, which making the communicator then reports.
+///
+/// ```
+/// assert!(!hccl::launch::is_rank());
+/// ```
+pub fn is_rank() -> bool {
+    !matches!(environment::this_process(), Ok(World::Single))
+}
+
+/// The exit code with which a rank should end after this error: 75 when it only tells of another rank's failure, so that
+/// the launcher looks for the first cause elsewhere, and 1 otherwise.
+///
+/// ```
+/// let error = hccl::launch::Launch::new("true").ranks(0).run().unwrap_err();
+/// assert_eq!(hccl::launch::exit_code(&error), 1);
+/// ```
+pub fn exit_code(error: &Error) -> u8 {
+    if error.is_knock_on() { KNOCK_ON } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Loss;
+
+    #[test]
+    fn a_lost_peer_has_its_own_exit_code() {
+        let lost = Error::new(ErrorKind::PeerLost { peer: 1, how: Loss::Died });
+        assert_eq!((exit_code(&lost), exit_code(&Error::new(ErrorKind::Closed))), (75, 1));
+    }
+
+    #[test]
+    fn this_program_is_started_with_its_own_arguments() {
+        let launch = this_program(3).unwrap();
+        let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+        assert_eq!((launch.ranks, &launch.args), (3, &args));
+        assert_eq!(launch.program, std::env::current_exe().unwrap());
+    }
+
+    #[test]
+    fn job_ids_differ() {
+        let (a, b) = (random_job().unwrap(), random_job().unwrap());
+        assert!(a != b && a.len() == 32, "{a} {b}");
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_by_flag() {
+        for (launch, flag) in [
+            (Launch::new("true").ranks(0), "--ranks is 0"),
+            (Launch::new("true").ranks(1025), "--ranks is 1025"),
+            (Launch::new("true").threads_per_rank(Some(0)), "--threads-per-rank is 0"),
+            (Launch::new("true").job_id(Some(String::new())), "job id is empty"),
+        ] {
+            let error = launch.run().unwrap_err();
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! Calls that borrow memory while they run: [`Scope`].
+//!
+//! ```text
+//! comm.scope(|s| {
+//!     s.all_reduce(&mut weights, Sum)?;      weights is lent until the scope ends
+//!     compute();                             the call runs meanwhile
+//!     s.broadcast(&mut bias, root)?;         queued after it
+//!     Ok(())
+//! })?;                                       waits for both
+//! ```
+//!
+//! - What is lent to a call cannot be touched by the closure any more; a handle's [`wait`](Borrowed::wait) gives it back
+//!   early.
+//! - The scope returns only when all its calls are finished, also after an error or a panic of the closure. When a call
+//!   does not end by its deadline, the scope aborts the group.
+//! - The scope's error is the closure's, else that of the first failed call that was not waited for.
+//! - Handles may be dropped or forgotten: the scope does not need them.
+//!
+//! ```
+//! use hccl::{Max, Sum};
+//! let out = hccl::local(2, |comm| {
+//!     let (mut weights, mut bias) = (vec![1f32; 3], [comm.rank().index() as i32]);
+//!     comm.scope(|s| {
+//!         s.all_reduce(&mut weights, Sum)?;
+//!         let bias = s.all_reduce(&mut bias, Max)?.wait()?;
+//!         bias[0] += 10;
+//!         Ok(())
+//!     })?;
+//!     Ok((weights, bias))
+//! })?;
+//! assert_eq!(out, vec![(vec![2.0; 3], [11]); 2]);
+//! # Ok::<(), hccl::Error>(())
+//! ```
+#![expect(unsafe_code, reason = "holds lent memory as raw pointers while calls run")]
+
+use crate::backend::{Kind, Ticket};
+use crate::communicator::check::{Checked, Place};
+use crate::communicator::queue::Queue;
+use crate::communicator::{Batch, Communicator};
+use crate::error::Result;
+use crate::group::{Axis, Peer, Root, World};
+use crate::memory::{InPlace, Source, Write};
+use crate::reduce::ReduceOp;
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::take;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+/// How much longer than its own deadline a call may take before the scope aborts the group.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Memory of a failed call that can be retired, with its type erased.
+pub(crate) trait Retire {
+    fn retire(&mut self);
+}
+
+/// A buffer lent for `'env`, held so that moving this touches nothing.
+pub(crate) struct Held<'env, B: ?Sized> {
+    /// Invariants: (1) a live `B`, mutably borrowed for `'env`. (2) While a call on its memory runs, nobody uses it.
+    buf: NonNull<B>,
+    lent: PhantomData<&'env mut B>,
+}
+
+/// Takes a mutable borrow apart into what holds it and the memory for a call.
+pub(crate) fn hold<'env, B: InPlace + ?Sized>(buf: &'env mut B) -> (Held<'env, B>, Write<'env>) {
+    let mut held = Held { buf: NonNull::from(buf), lent: PhantomData };
+    // SAFETY: (1); the borrow ends here, what is left of it is raw memory.
+    let write = unsafe { held.buf.as_mut() }.write();
+    (held, write)
+}
+
+impl<B: InPlace + ?Sized> Retire for Held<'_, B> {
+    fn retire(&mut self) {
+        // SAFETY: (1), and by (2) callers retire only after the call.
+        unsafe { self.buf.as_mut() }.retire();
+    }
+}
+
+/// Calls of a scope, in order.
+struct State<'env> {
+    queue: &'env Queue,
+    patience: Duration,
+    entries: RefCell<Vec<Entry<'env>>>,
+}
+
+/// A call that the end of the scope must wait for.
+struct Entry<'env> {
+    kind: Kind,
+    ticket: Ticket,
+    /// False once a handle waited for it.
+    open: bool,
+    targets: Vec<Box<dyn Retire + 'env>>,
+}
+
+impl State<'_> {
+    fn finish(&self, mut entry: Entry<'_>) -> Result<()> {
+        self.queue.finish_or_abort(entry.ticket, self.patience).map_err(|failure| {
+            self.queue.failed(entry.kind, failure, || entry.targets.iter_mut().for_each(|target| target.retire()))
+        })
+    }
+
+    /// Waits for all calls; the first error.
+    fn settle(&self) -> Result<()> {
+        let entries = take(&mut *self.entries.borrow_mut());
+        let mut first = Ok(());
+        for entry in entries.into_iter().filter(|entry| entry.open) {
+            first = first.and(self.finish(entry));
+        }
+        first
+    }
+}
+
+/// Waits for the calls of a scope whose closure panicked.
+struct SettleOnDrop<'a, 'env>(&'a State<'env>);
+
+impl Drop for SettleOnDrop<'_, '_> {
+    fn drop(&mut self) {
+        // After a normal end there is nothing left to wait for.
+        let _ = self.0.settle();
+    }
+}
+
+impl<A: Axis> Communicator<A> {
+    /// Runs `f` with a [`Scope`], in which calls borrow memory while they run, and waits for them. The page of
+    /// [`scope`](crate::scope) says more.
+    ///
+    /// # Errors
+    /// That of `f`, else the first of the calls.
+    pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env, A>) -> Result<R>) -> Result<R> {
+        let patience = self.exec_timeout().saturating_add(GRACE);
+        let state = State { queue: &self.queue, patience, entries: RefCell::default() };
+        let guard = SettleOnDrop(&state);
+        let scope = Scope { state: &state, axis: PhantomData, scope: PhantomData, env: PhantomData };
+        let result = f(&scope);
+        let settled = state.settle();
+        drop(guard);
+        let value = result?;
+        settled.map(|()| value)
+    }
+}
+
+/// In which calls borrow memory while they run. Made by [`Communicator::scope`]; the module page says more.
+pub struct Scope<'s, 'env: 's, A: Axis = World> {
+    state: &'s State<'env>,
+    axis: PhantomData<A>,
+    // Both invariant, as in `std::thread::scope`: a shorter `'env` would let calls outlive what they borrow.
+    scope: PhantomData<&'s mut &'s ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// A running call of a [`Scope`] on `B`. It may be dropped: the scope waits for the call.
+pub struct Borrowed<'s, 'env, B: ?Sized> {
+    state: &'s State<'env>,
+    index: usize,
+    held: Held<'env, B>,
+}
+
+impl<'env, B: ?Sized> Borrowed<'_, 'env, B> {
+    /// Waits until the call is finished and gives the buffer back that it wrote, `()` when it wrote none.
+    ///
+    /// # Errors
+    /// The first cause; the scope does not report it again.
+    pub fn wait(mut self) -> Result<&'env mut B> {
+        let entry = {
+            let mut entries = self.state.entries.borrow_mut();
+            let entry = &mut entries[self.index];
+            entry.open = false;
+            Entry { kind: entry.kind, ticket: entry.ticket, open: false, targets: take(&mut entry.targets) }
+        };
+        self.state.finish(entry)?;
+        // SAFETY: (1); the call is finished (2), and the scope has given up its own hold of the buffer.
+        Ok(unsafe { self.held.buf.as_mut() })
+    }
+
+    /// True when the call is finished, well or badly.
+    pub fn is_ready(&self) -> bool {
+        let ticket = self.state.entries.borrow()[self.index].ticket;
+        self.state.queue.backend().is_ready(ticket)
+    }
+}
+
+impl<B: ?Sized> fmt::Debug for Borrowed<'_, '_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.state.entries.borrow();
+        let entry = &entries[self.index];
+        write!(f, "Borrowed({} #{})", entry.kind.name(), entry.ticket.0)
+    }
+}
+
+impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
+    fn place(&self) -> &'s Place {
+        &self.state.queue.place
+    }
+
+    fn start<B: ?Sized>(
+        &self,
+        kind: Kind,
+        call: Checked<'env>,
+        targets: Vec<Box<dyn Retire + 'env>>,
+        held: Held<'env, B>,
+    ) -> Result<Borrowed<'s, 'env, B>> {
+        let mut entries = self.state.entries.borrow_mut();
+        // Room first: once the call is queued, nothing may stop it from being waited for.
+        entries.reserve(1);
+        // SAFETY: the memory is lent for `'env`, which outlasts `Communicator::scope`; that does not return before
+        // every entry is finished, also when the closure panics.
+        let ticket = unsafe { self.state.queue.submit(call) }.map_err(|error| self.place().at(kind, error))?;
+        entries.push(Entry { kind, ticket, open: true, targets });
+        Ok(Borrowed { state: self.state, index: entries.len() - 1, held })
+    }
+
+    /// Queues a call that writes `buf`.
+    fn writes<B: InPlace + ?Sized>(
+        &self,
+        kind: Kind,
+        buf: &'env mut B,
+        check: impl FnOnce(&Place, Write<'env>) -> Result<Checked<'env>>,
+    ) -> Result<Borrowed<'s, 'env, B>> {
+        let (held, write) = hold(buf);
+        let call = check(self.place(), write)?;
+        let target: Box<dyn Retire + 'env> = Box::new(Held { buf: held.buf, lent: PhantomData });
+        self.start(kind, call, vec![target], held)
+    }
+
+    /// Queues a call that writes `buf` where it is given.
+    fn writes_some<B: InPlace + ?Sized>(
+        &self,
+        kind: Kind,
+        buf: Option<&'env mut B>,
+        check: impl FnOnce(&Place, Option<Write<'env>>) -> Result<Checked<'env>>,
+    ) -> Result<Borrowed<'s, 'env, ()>> {
+        let (held, write) = buf.map(hold).unzip();
+        let call = check(self.place(), write)?;
+        let targets = held.into_iter().map(|held| Box::new(held) as Box<dyn Retire + 'env>).collect();
+        self.start(kind, call, targets, nothing())
+    }
+
+    /// [`Communicator::all_reduce`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_reduce<B, Op>(&self, buf: &'env mut B, _: Op) -> Result<Borrowed<'s, 'env, B>>
+    where
+        B: InPlace + ?Sized,
+        Op: ReduceOp<B::Elem>,
+    {
+        self.writes(Kind::AllReduce, buf, |place, buf| place.all_reduce(buf, Op::KIND))
+    }
+
+    /// [`Communicator::all_reduce_into`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_reduce_into<S, R, Op>(&self, send: &'env S, recv: &'env mut R, _: Op) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+        Op: ReduceOp<R::Elem>,
+    {
+        self.writes(Kind::AllReduce, recv, |place, recv| place.all_reduce_into(send.read(), recv, Op::KIND))
+    }
+
+    /// [`Communicator::reduce`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn reduce<B, Op>(&self, buf: &'env mut B, _: Op, root: Root<A>) -> Result<Borrowed<'s, 'env, B>>
+    where
+        B: InPlace + ?Sized,
+        Op: ReduceOp<B::Elem>,
+    {
+        self.writes(Kind::Reduce, buf, |place, buf| place.reduce(buf, Op::KIND, root.member()))
+    }
+
+    /// [`Communicator::reduce_into`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn reduce_into<S, R, Op>(
+        &self,
+        send: &'env S,
+        recv: Option<&'env mut R>,
+        _: Op,
+        root: Root<A>,
+    ) -> Result<Borrowed<'s, 'env, ()>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+        Op: ReduceOp<R::Elem>,
+    {
+        self.writes_some(Kind::Reduce, recv, |place, recv| {
+            place.reduce_into(send.read(), recv, Op::KIND, root.member())
+        })
+    }
+
+    /// [`Communicator::broadcast`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn broadcast<B>(&self, buf: &'env mut B, root: Root<A>) -> Result<Borrowed<'s, 'env, B>>
+    where
+        B: InPlace + ?Sized,
+    {
+        self.writes(Kind::Broadcast, buf, |place, buf| place.broadcast(buf, root.member()))
+    }
+
+    /// [`Communicator::all_gather`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_gather<S, R>(&self, send: &'env S, recv: &'env mut R) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+    {
+        self.writes(Kind::AllGather, recv, |place, recv| place.all_gather(send.read(), recv))
+    }
+
+    /// [`Communicator::all_gather_in_place`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_gather_in_place<B>(&self, buf: &'env mut B) -> Result<Borrowed<'s, 'env, B>>
+    where
+        B: InPlace + ?Sized,
+    {
+        self.writes(Kind::AllGather, buf, |place, buf| place.all_gather_in_place(buf))
+    }
+
+    /// [`Communicator::all_gather_v`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_gather_v<S, R>(
+        &self,
+        send: &'env S,
+        recv: &'env mut R,
+        counts: &[usize],
+    ) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+    {
+        self.writes(Kind::AllGatherV, recv, |place, recv| place.all_gather_v(send.read(), recv, counts))
+    }
+
+    /// [`Communicator::reduce_scatter`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn reduce_scatter<S, R, Op>(&self, send: &'env S, recv: &'env mut R, _: Op) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+        Op: ReduceOp<R::Elem>,
+    {
+        self.writes(Kind::ReduceScatter, recv, |place, recv| place.reduce_scatter(send.read(), recv, Op::KIND))
+    }
+
+    /// [`Communicator::reduce_scatter_in_place`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn reduce_scatter_in_place<B, Op>(&self, buf: &'env mut B, _: Op) -> Result<Borrowed<'s, 'env, B>>
+    where
+        B: InPlace + ?Sized,
+        Op: ReduceOp<B::Elem>,
+    {
+        self.writes(Kind::ReduceScatter, buf, |place, buf| place.reduce_scatter_in_place(buf, Op::KIND))
+    }
+
+    /// [`Communicator::reduce_scatter_v`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn reduce_scatter_v<S, R, Op>(
+        &self,
+        send: &'env S,
+        recv: &'env mut R,
+        counts: &[usize],
+        _: Op,
+    ) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+        Op: ReduceOp<R::Elem>,
+    {
+        self.writes(Kind::ReduceScatterV, recv, |place, recv| {
+            place.reduce_scatter_v(send.read(), recv, counts, Op::KIND)
+        })
+    }
+
+    /// [`Communicator::scatter`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn scatter<S, R>(
+        &self,
+        send: Option<&'env S>,
+        recv: &'env mut R,
+        root: Root<A>,
+    ) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+    {
+        self.writes(Kind::Scatter, recv, |place, recv| place.scatter(send.map(|send| send.read()), recv, root.member()))
+    }
+
+    /// [`Communicator::gather`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn gather<S, R>(
+        &self,
+        send: &'env S,
+        recv: Option<&'env mut R>,
+        root: Root<A>,
+    ) -> Result<Borrowed<'s, 'env, ()>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+    {
+        self.writes_some(Kind::Gather, recv, |place, recv| place.gather(send.read(), recv, root.member()))
+    }
+
+    /// [`Communicator::all_to_all`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_to_all<S, R>(&self, send: &'env S, recv: &'env mut R) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+    {
+        self.writes(Kind::AllToAll, recv, |place, recv| place.all_to_all(send.read(), recv))
+    }
+
+    /// [`Communicator::all_to_all_v`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn all_to_all_v<S, R>(
+        &self,
+        send: &'env S,
+        send_counts: &[usize],
+        recv: &'env mut R,
+        recv_counts: &[usize],
+    ) -> Result<Borrowed<'s, 'env, R>>
+    where
+        S: Source<Elem = R::Elem> + ?Sized,
+        R: InPlace + ?Sized,
+    {
+        self.writes(Kind::AllToAllV, recv, |place, recv| {
+            place.all_to_all_v(send.read(), send_counts, recv, recv_counts)
+        })
+    }
+
+    /// [`Communicator::send`], of memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn send<S>(&self, buf: &'env S, peer: Peer<A>) -> Result<Borrowed<'s, 'env, ()>>
+    where
+        S: Source + ?Sized,
+    {
+        let call = self.place().send(buf.read(), peer.member())?;
+        self.start(Kind::Send, call, Vec::new(), nothing())
+    }
+
+    /// [`Communicator::recv`], into memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn recv<B>(&self, buf: &'env mut B, peer: Peer<A>) -> Result<Borrowed<'s, 'env, B>>
+    where
+        B: InPlace + ?Sized,
+    {
+        self.writes(Kind::Recv, buf, |place, buf| place.recv(buf, peer.member()))
+    }
+
+    /// [`Communicator::batch_send_recv`], on memory lent until the scope ends.
+    ///
+    /// # Errors
+    /// That of `fill`, before anything is sent, or when the call cannot start; the scope, or [`Borrowed::wait`], tells
+    /// of the rest.
+    pub fn batch_send_recv(
+        &self,
+        fill: impl for<'b> FnOnce(&'b mut Batch<'env, A>) -> Result<()>,
+    ) -> Result<Borrowed<'s, 'env, ()>> {
+        let mut batch = Batch::new(*self.place());
+        fill(&mut batch)?;
+        let Batch { messages, targets, .. } = batch;
+        self.start(Kind::BatchSendRecv, self.place().batch(messages), targets, nothing())
+    }
+
+    /// [`Communicator::barrier`] that does not wait: the end of the scope, or [`Borrowed::wait`], does.
+    ///
+    /// # Errors
+    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
+    pub fn barrier(&self) -> Result<Borrowed<'s, 'env, ()>> {
+        self.start(Kind::Barrier, self.place().barrier(), Vec::new(), nothing())
+    }
+}
+
+/// For calls that write nothing to be given back: a `()` has no memory, so that it is always there (1).
+fn nothing<'env>() -> Held<'env, ()> {
+    Held { buf: NonNull::dangling(), lent: PhantomData }
+}
+
+impl<A: Axis> fmt::Debug for Scope<'_, '_, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scope({} calls)", self.state.entries.borrow().len())
+    }
+}

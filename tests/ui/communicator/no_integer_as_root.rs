@@ -1,0 +1,11 @@
+//! A root is a checked value of the group.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let mut x = [1f32];
+        comm.broadcast(&mut x, 0)?;
+        Ok(())
+    })?;
+    Ok(())
+}

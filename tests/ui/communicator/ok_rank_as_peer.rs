@@ -1,0 +1,16 @@
+//! This rank is not the other side of its messages.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let mut x = [1f32];
+        let other = 1 - comm.rank().index();
+        if other == 1 {
+            comm.send(&x, comm.peer(other)?)?;
+        } else {
+            comm.recv(&mut x, comm.peer(other)?)?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

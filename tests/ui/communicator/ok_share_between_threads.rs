@@ -1,0 +1,13 @@
+//! One communicator is one ordered queue: two threads need two.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let other = comm.duplicate()?;
+        std::thread::scope(|threads| {
+            threads.spawn(move || other.barrier());
+            comm.barrier()
+        })
+    })?;
+    Ok(())
+}

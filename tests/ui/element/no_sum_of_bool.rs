@@ -1,0 +1,11 @@
+//! Truth values have no sum.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let mut flags = [true, false];
+        comm.all_reduce(&mut flags, Max)?;
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! Only the library knows which bytes every backend understands.
+use hccl::prelude::*;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Meters(f32);
+
+impl Meters {
+    pub const DTYPE: hccl::DType = hccl::DType::F32;
+}
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let mut way = [Meters(1.5)].map(|m| m.0);
+        comm.all_reduce(&mut way, Sum)
+    })?;
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Text is sent as bytes.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let name = String::from("run 7");
+        let bytes = comm.broadcast_bytes(name.into_bytes(), comm.root(0)?)?;
+        assert_eq!(bytes, b"run 7");
+        Ok(())
+    })?;
+    Ok(())
+}

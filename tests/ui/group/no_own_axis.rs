@@ -1,0 +1,15 @@
+//! Axes are the library's: a mesh must know them.
+use hccl::prelude::*;
+
+#[derive(Clone, Copy, Debug)]
+struct Ep(usize);
+
+impl Axis for Ep {
+    const NAME: &'static str = "Ep";
+}
+
+fn main() -> hccl::Result<()> {
+    let axis = Ep(2);
+    hccl::local(axis.0, |comm| comm.split(Some(0), 0)?.map_or(Ok(()), |group| group.barrier()))?;
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Asynchronous calls check the operation too.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let steps = comm.upload(&[1u8, 2])?;
+        let op = comm.all_reduce_async(steps, Max)?;
+        op.wait()?;
+        Ok(())
+    })?;
+    Ok(())
+}

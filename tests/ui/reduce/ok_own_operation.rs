@@ -1,0 +1,15 @@
+//! Every backend must know the operation.
+use hccl::prelude::*;
+
+#[derive(Clone, Copy)]
+struct AbsMax;
+
+impl AbsMax {
+    pub const KIND: hccl::OpKind = hccl::OpKind::Max;
+}
+
+fn main() -> hccl::Result<()> {
+    let _ = AbsMax;
+    hccl::local(2, |comm| comm.all_reduce(&mut [-1f32].map(f32::abs), Max))?;
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! A handle on borrowed memory ends with its scope.
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let mut x = vec![1f32; 8];
+        comm.scope(|s| s.all_reduce(&mut x, Sum)?.wait().map(drop))?;
+        Ok(())
+    })?;
+    Ok(())
+}
