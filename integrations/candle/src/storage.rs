@@ -167,7 +167,8 @@ pub(crate) fn write<V: VisitMut>(op: &'static str, tensor: &Tensor, visitor: V) 
     check_device(op, tensor)?;
     check_dtype(op, tensor.dtype())?;
     if tensor.layout().has_internal_overlap() {
-        let problem = "a broadcast view has one element at several places and cannot be written (hint: call `contiguous`)";
+        let problem =
+            "a broadcast view has one element at several places and cannot be written (hint: call `contiguous`)";
         return Err(Error::Shape { op, problem: problem.into() });
     }
     let call = InPlace { op, state: RefCell::new((Some(visitor), None)) };
