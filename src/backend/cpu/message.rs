@@ -23,6 +23,7 @@ use crate::backend::{Call, Home, Kind, Memory, Message};
 use crate::element::DType;
 use crate::error::Result;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
 
 /// Bytes of one visit to the sender's memory.
 const VISIT: usize = 256 << 10;
@@ -144,6 +145,9 @@ impl Engine {
 
     fn ask(&self, transfer: &Transfer) {
         let inbox = &self.mail(transfer).inbox;
+        // SYNC POINT requests: pairs with the fence in `compare_message`. A sender that still looks at the last request
+        // and reads a word of this one sees `done` of the last.
+        fence(Release);
         inbox.what.store(transfer.message.dtype as u64, Relaxed);
         inbox.count.store(transfer.message.count, Relaxed);
         inbox.taken.store(0, Relaxed);
@@ -233,6 +237,11 @@ impl Engine {
         };
         let message = &transfer.message;
         if what as u8 == message.dtype as u8 && count == message.count {
+            return Ok(());
+        }
+        // SYNC POINT requests: the receiver may have taken this message and asked for the next before we looked.
+        fence(Acquire);
+        if message.sends && mail.inbox.done.load(Relaxed) >= transfer.number {
             return Ok(());
         }
         let (me, peer) = (self.group.rank, message.peer as usize);
