@@ -115,8 +115,12 @@ impl Engine {
             if !moved {
                 let group = &self.group;
                 let ready = || transfers.iter().any(|transfer| self.can_advance(transfer));
+                // One of several may move: none of them alone holds this rank in a circle.
+                let open = |t: &&Transfer| matches!(t.state, State::Posted | State::Matched);
+                let several = transfers.iter().filter(open).count() > 1;
                 group.wait(self.eager, ready, |found| {
-                    transfers.iter().filter_map(|transfer| self.claim(transfer)).for_each(&mut *found);
+                    let claims = transfers.iter().filter_map(|transfer| self.claim(transfer));
+                    claims.for_each(|claim| found(if several { Claim { on: On::Progress, ..claim } } else { claim }));
                 })?;
             }
         }
