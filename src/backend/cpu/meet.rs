@@ -412,6 +412,8 @@ fn told(bytes: &[u8]) -> Error {
 /// A rank other than 0.
 fn join(address: &SocketAddr, own: Hello, options: &Options, deadline: Instant) -> Result<Group> {
     let mut stream = connect(address, options, deadline)?;
+    // Rank 0 is there and knows who is missing: its deadline, which ends before this one, decides.
+    let deadline = Instant::now() + options.connect_timeout + HELLO_PATIENCE;
     let lost = |e| lost_or_late(e, 0, options);
     stream.write_all(&own.to_bytes()).map_err(lost)?;
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
