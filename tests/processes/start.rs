@@ -53,7 +53,11 @@ fn random_kills_during_the_start() {
             let said = crowd.wait_for(rank, "error");
             // One that died before it came is only known to be missing, or not to answer.
             let names = [format!("rank {victim} died"), format!("for rank {victim}"), format!("late [{victim}]")];
-            assert!(names.iter().any(|name| said.text.contains(name)), "victim {victim}: {said:?}");
+            assert!(
+                names.iter().any(|name| said.text.contains(name)),
+                "victim {victim}: {said:?} of {:#?}",
+                crowd.all_said()
+            );
             let after = said.at.saturating_duration_since(killed);
             assert!(after < SOON + Duration::from_millis(1500), "{said:?} after {after:?}");
         }

@@ -172,7 +172,7 @@ impl Crowd {
             .env("HCCL_LOCAL_WORLD_SIZE", self.size.to_string())
             .env("HCCL_JOB_ID", &self.job)
             .env("HCCL_GENERATION", self.generation.to_string())
-            .env("HCCL_TIMEOUT", "50")
+            .env("HCCL_TIMEOUT", "20")
             .env("TMPDIR", self.tmp.path())
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
@@ -222,6 +222,11 @@ impl Crowd {
     /// Waits until these ranks say a line that starts with `word`.
     pub(crate) fn wait_for_all(&self, ranks: &[usize], word: &str) {
         ranks.iter().for_each(|rank| drop(self.wait_for(*rank, word)));
+    }
+
+    /// Everything that was said so far.
+    pub(crate) fn all_said(&self) -> Vec<Said> {
+        self.talk.said.lock().unwrap().0.clone()
     }
 
     /// Tells a rank a line.
@@ -294,7 +299,7 @@ impl Crowd {
             let Some(mut member) = self.members[rank].take() else { continue };
             drop(member.ears.take());
             let status = wait(&mut member.child, until);
-            let lines = || self.talk.said.lock().unwrap().0.clone();
+            let lines = || self.all_said();
             let Some(status) = status else { panic!("rank {rank} of {} hangs: {:#?}", self.case, lines()) };
             let expected = status.success() || killed.contains(&rank);
             assert!(expected, "rank {rank} of {} ended with {status}: {:#?}", self.case, lines());

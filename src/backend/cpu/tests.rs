@@ -278,3 +278,23 @@ fn an_abort_and_a_leaver_end_the_making_of_a_group() {
         }
     }
 }
+
+#[test]
+fn floats_are_added_in_rank_order_on_every_rank() {
+    for length in [5, 5_000, 200_000] {
+        let found = ranks(3, &options(20), |backend| {
+            // Large, then its negative, then small: any other order loses the small one or keeps it.
+            let large = [1e8_f32, -1e8, 1.0][backend.rank()];
+            let mut values: Vec<f32> = (0..length).map(|i| large + (i % 7) as f32 * 8.0).collect();
+            run(backend, all_reduce(&mut values, OpKind::Sum)).unwrap();
+            values
+        });
+        let expected = |i: usize| {
+            let at = (i % 7) as f32 * 8.0;
+            ((1e8 + at) + (-1e8 + at)) + (1.0 + at)
+        };
+        for values in &found {
+            assert!(values.iter().enumerate().all(|(i, v)| v.to_bits() == expected(i).to_bits()), "{length}");
+        }
+    }
+}
