@@ -12,8 +12,8 @@ use crate::backend::cpu::life::Lives;
 use crate::backend::cpu::segment::{CAUSE_RANKS, Segment, Status};
 use crate::error::{Error, ErrorKind, Loss, Result};
 use crate::options::Options;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Flag of `Header::failed`: aborted by the user of that rank, who leaves no cause in the cell.
@@ -38,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) threads: bool,
     pub(crate) options: Options,
     pub(crate) lives: Lives,
+    /// Held while this rank writes its cause: its engine and a call that makes a group may fail at once.
+    causing: Mutex<()>,
 }
 
 /// Codes of `Cause::code`.
@@ -54,7 +56,7 @@ impl Group {
     pub(crate) fn join(segment: Arc<Segment>, rank: usize, threads: bool, options: &Options, lives: Lives) -> Group {
         let size = segment.size();
         segment.cell(rank).life.0.status.store(Status::Active as u32, Ordering::Release);
-        Group { segment, rank, size, threads, options: options.clone(), lives }
+        Group { segment, rank, size, threads, options: options.clone(), lives, causing: Mutex::new(()) }
     }
 
     /// The id of the group, the same on all ranks.
@@ -101,9 +103,11 @@ impl Group {
     /// Fails the group with `error`, unless it has failed already, and wakes everyone. Returns the error that this rank
     /// should report: its own if it is about this rank's own call, else the first cause.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        let causing = self.causing.lock().unwrap_or_else(PoisonError::into_inner);
         self.write_cause(&error);
         let failed = &self.segment.header().failed.0;
         let won = failed.compare_exchange(0, self.rank as u32 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        drop(causing);
         self.wake_everyone();
         let own = matches!(error.kind(), ErrorKind::Mismatch { .. } | ErrorKind::Deadlock { .. });
         if won || own { error } else { self.cause().unwrap_or(error) }
@@ -117,7 +121,7 @@ impl Group {
     }
 
     fn write_cause(&self, error: &Error) {
-        // The cell belongs to the engine of this rank, and once it has been published it is not written again.
+        // Once published it is not written again.
         if self.has_failed() {
             return;
         }
@@ -229,6 +233,8 @@ impl Group {
     pub(crate) fn quiesce(&self) -> bool {
         let patience = Instant::now() + GRACE;
         let mut reachable = false;
+        // SYNC POINT visits: the caller may have learnt of another rank's failure by a relaxed load.
+        fence(Ordering::SeqCst);
         for peer in (0..self.size).filter(|p| *p != self.rank) {
             // SYNC POINT visits: see `Group::visit`.
             while self.segment.cell(peer).visiting.0.load(Ordering::SeqCst) != 0 {

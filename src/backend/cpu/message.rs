@@ -23,6 +23,7 @@ use crate::backend::{Call, Home, Kind, Memory, Message};
 use crate::element::DType;
 use crate::error::Result;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
 
 /// Bytes of one visit to the sender's memory.
 const VISIT: usize = 256 << 10;
@@ -114,8 +115,12 @@ impl Engine {
             if !moved {
                 let group = &self.group;
                 let ready = || transfers.iter().any(|transfer| self.can_advance(transfer));
+                // One of several may move: none of them alone holds this rank in a circle.
+                let open = |t: &&Transfer| matches!(t.state, State::Posted | State::Matched);
+                let several = transfers.iter().filter(open).count() > 1;
                 group.wait(self.eager, ready, |found| {
-                    transfers.iter().filter_map(|transfer| self.claim(transfer)).for_each(&mut *found);
+                    let claims = transfers.iter().filter_map(|transfer| self.claim(transfer));
+                    claims.for_each(|claim| found(if several { Claim { on: On::Progress, ..claim } } else { claim }));
                 })?;
             }
         }
@@ -144,10 +149,12 @@ impl Engine {
 
     fn ask(&self, transfer: &Transfer) {
         let inbox = &self.mail(transfer).inbox;
-        // SYNC POINT next request: a sender that reads these words also sees `done` of the message before.
-        inbox.what.store(transfer.message.dtype as u64, Release);
-        inbox.count.store(transfer.message.count, Release);
-        inbox.taken.store(0, Release);
+        // SYNC POINT requests: pairs with the fence in `compare_message`. A sender that still looks at the last request
+        // and reads a word of this one sees `done` of the last.
+        fence(Release);
+        inbox.what.store(transfer.message.dtype as u64, Relaxed);
+        inbox.count.store(transfer.message.count, Relaxed);
+        inbox.taken.store(0, Relaxed);
         inbox.posted.store(transfer.number, Release);
     }
 
@@ -228,7 +235,7 @@ impl Engine {
     fn compare_message(&self, transfer: &Transfer) -> Result<()> {
         let mail = self.mail(transfer);
         let (what, count) = if transfer.message.sends {
-            (mail.inbox.what.load(Acquire), mail.inbox.count.load(Acquire))
+            (mail.inbox.what.load(Relaxed), mail.inbox.count.load(Relaxed))
         } else {
             (mail.outbox.what.load(Relaxed), mail.outbox.count.load(Relaxed))
         };
@@ -236,8 +243,9 @@ impl Engine {
         if what as u8 == message.dtype as u8 && count == message.count {
             return Ok(());
         }
-        // SYNC POINT next request: the receiver may have taken this message and asked for the next one already.
-        if message.sends && mail.inbox.done.load(Acquire) >= transfer.number {
+        // SYNC POINT requests: the receiver may have taken this message and asked for the next before we looked.
+        fence(Acquire);
+        if message.sends && mail.inbox.done.load(Relaxed) >= transfer.number {
             return Ok(());
         }
         let (me, peer) = (self.group.rank, message.peer as usize);

@@ -50,6 +50,9 @@ pub(crate) fn watch(link: &AtomicUsize, word: &AtomicU32) -> Result<()> {
 /// Takes a link out of the chain.
 pub(crate) fn unwatch(link: &AtomicUsize) {
     let Some(Ok((_, head))) = KEEPER.get() else { return };
+    if crate::sys::forked() {
+        return; // the links stand in memory shared with the parent, whose chain they are
+    }
     let _chain = CHAIN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut at = &head.first;
     let end = at as *const _ as usize;
