@@ -91,7 +91,7 @@ pub struct Communicator<A: Axis = World> {
     /// How many groups of the same members this rank made of this group.
     made: Mutex<HashMap<Box<[usize]>, u64>>,
     axis: PhantomData<A>,
-    one_queue: OneQueue,
+    _one_queue: OneQueue,
 }
 
 impl Communicator<World> {
@@ -160,7 +160,7 @@ impl<A: Axis> Communicator<A> {
             options,
             made: Mutex::default(),
             axis: PhantomData,
-            one_queue: OneQueue::new(),
+            _one_queue: OneQueue::new(),
         })
     }
 
