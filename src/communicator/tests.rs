@@ -1,10 +1,10 @@
 //! The typed layer above a backend that does nothing but record, and ends calls when the test says so.
 
-use super::Communicator;
+use super::{Communicator, next_world};
 use crate::backend::{Backend, Call, Failure, Home, Kind, Support, Ticket};
 use crate::element::DType;
 use crate::error::{Error, ErrorKind, Result};
-use crate::group::{GroupId, World};
+use crate::group::World;
 use crate::options::Options;
 use crate::reduce::{Max, OpKind, Sum};
 use std::mem::ManuallyDrop;
@@ -130,7 +130,7 @@ impl Backend for Fake {
 fn fake(rank: usize, size: usize) -> (Arc<Fake>, Communicator) {
     let fake = Arc::new(Fake { rank, size, record: Mutex::default() });
     let backend: Arc<dyn Backend> = fake.clone();
-    let comm = Communicator::<World>::wrap(backend, GroupId::world(77), Options::default()).unwrap();
+    let comm = Communicator::<World>::wrap(backend, next_world(), Options::default()).unwrap();
     (fake, comm)
 }
 
@@ -400,4 +400,23 @@ fn a_handle_gives_the_buffer_back_within_the_scope() {
         })
         .unwrap();
     assert_eq!((sum, x[0]), (8.0, 5.0));
+}
+
+#[test]
+fn swapped_batches_are_refused() {
+    let ((one, small), (_two, large)) = (fake(0, 2), fake(0, 9));
+    let x = [1u8];
+    let mut inner = Ok(());
+    let outer = small.batch_send_recv(|a| {
+        inner = large.batch_send_recv(|b| {
+            b.send(&x, large.peer(8)?)?;
+            std::mem::swap(a, b);
+            Ok(())
+        });
+        Ok(())
+    });
+    for result in [inner, outer] {
+        assert!(result.unwrap_err().to_string().contains("for another communicator"));
+    }
+    assert_eq!(one.record().calls.len(), 0);
 }
