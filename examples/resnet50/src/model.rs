@@ -23,18 +23,18 @@ use std::sync::Arc;
 
 /// What a ResNet-50 is built with.
 #[derive(Clone, Default)]
-pub struct ResNet50Config {
+pub(crate) struct ResNet50Config {
     /// Number of classes the head tells apart.
-    pub classes: usize,
+    pub(crate) classes: usize,
     /// Start the last BatchNorm weight of each block at 0 instead of 1, so that a block starts as the identity
     /// (torchvision's `zero_init_residual`, off there by default).
-    pub zero_init_residual: bool,
+    pub(crate) zero_init_residual: bool,
     /// Take BatchNorm statistics over the batches of all ranks of this group.
-    pub sync_batch_norm: Option<Arc<dyn StatsReduce>>,
+    pub(crate) sync_batch_norm: Option<Arc<dyn StatsReduce>>,
 }
 
 /// The model; see the module's page for its segments.
-pub struct ResNet50 {
+pub(crate) struct ResNet50 {
     segments: Vec<Segment>,
 }
 
@@ -43,7 +43,7 @@ impl ResNet50 {
     ///
     /// # Errors
     /// No classes; a parameter that `vb` lacks or holds with another shape.
-    pub fn new(config: &ResNet50Config, vb: VarBuilder<'_>) -> Result<Self> {
+    pub(crate) fn new(config: &ResNet50Config, vb: VarBuilder<'_>) -> Result<Self> {
         if config.classes == 0 {
             bail!("ResNet-50: needs at least one class");
         }
@@ -73,7 +73,7 @@ impl ResNet50 {
     ///
     /// # Errors
     /// Those of the layers.
-    pub fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor> {
+    pub(crate) fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor> {
         self.forward_all(images, train)
     }
 }
