@@ -194,6 +194,12 @@ impl<A: Axis> DataParallel<A> {
         Ok(Grads::new(self.parameters.clone(), tensors.collect::<Result<_>>()?, weight))
     }
 
+    /// What a rank that has run out of samples gives to [`sync`](Self::sync) while others still have some: weight 0. Not
+    /// collective.
+    pub fn no_samples(&self) -> Grads<Local> {
+        Grads::new(self.parameters.clone(), vec![None; self.parameters.len()], 0.0)
+    }
+
     /// The weighted mean of all ranks' gradients, and of the batches held by [`accumulate`](Self::accumulate). Collective.
     ///
     /// # Errors

@@ -87,6 +87,36 @@ fn a_rank_without_samples_lacks_nothing() {
     assert_eq!(found.unwrap(), vec![vec![vec![1.0; 2]; 3]; 2]);
 }
 
+#[test]
+fn a_rank_may_run_out_of_samples() {
+    for segmented in [false, true] {
+        let found = local(2, |comm| {
+            let (model, mut dp) = replica(comm, DType::F32, Options::default())?;
+            let x = samples(0, 4, DType::F32)?;
+            if segmented {
+                // The first step makes the plan, together.
+                let cut = dp.backward_segments(&model, &x, 4.0, loss)?;
+                assert!(cut.grads.is_some());
+            }
+            let grads = match (dp.comm().rank().index(), segmented) {
+                (1, _) => {
+                    let nothing = dp.no_samples();
+                    dp.sync(nothing)?
+                }
+                (_, false) => {
+                    let grads = dp.backward_weighted(&model.loss(&x)?, 4.0)?;
+                    dp.sync(grads)?
+                }
+                (_, true) => dp.backward_segments(&model, &x, 4.0, loss)?.grads.expect("no accumulation"),
+            };
+            gradients(&grads)
+        })
+        .unwrap();
+        assert_close(&found[1], &reference(4, DType::F32), 1e-6);
+        assert_eq!(found[0], found[1]);
+    }
+}
+
 /// One parameter, and a buffer of each kind that differs between ranks at the time of the synchronisation.
 fn buffers(comm: Communicator, policy: Buffers, dtype: DType) -> Result<Vec<f64>> {
     let map = VarMap::new();
