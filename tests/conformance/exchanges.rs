@@ -5,8 +5,8 @@ use crate::lend;
 use crate::lengths::{is_long, is_short, lengths, long};
 use crate::support::cells::{Cell, cell, cells};
 use crate::support::guarded::{Guarded, SCHEMES, Style, untouched};
-use hccl::prelude::*;
 use hccl::Result;
+use hccl::prelude::*;
 
 /// One way of making a call: a length, the memory this rank lends, and a root that all ranks agree on.
 #[derive(Clone, Copy, Debug)]
