@@ -34,8 +34,8 @@ impl Default for Conv2dConfig {
 /// Output side: `(size + 2 padding - dilation (kernel - 1) - 1) / stride + 1`, rounded down, per axis.
 ///
 /// Both passes are matrix products over the image's windows laid out as columns: `out = W cols`, `dW = dout colsᵀ`,
-/// `dcols = Wᵀ dout`. The columns are laid out again in the backward pass rather than kept: that costs less than 5 % of the
-/// step and saves nine times the activations of a 3x3 layer. Images with few pixels share one product.
+/// `dcols = Wᵀ dout`. The columns are laid out again in the backward pass rather than kept: a copy in cache is cheap beside
+/// the products, and keeping them would hold nine times the activations of a 3x3 layer. Images with few pixels share one product.
 #[derive(Clone, Debug)]
 pub struct Conv2d {
     weight: Tensor,
