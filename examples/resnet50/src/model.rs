@@ -11,7 +11,8 @@
 //! segment 8   head     average pool, fc
 //! ```
 //!
-//! Most parameters are in `layer4`, whose backward pass comes first; a segment per block lets their gradients travel early.
+//! Most parameters are in `layer4`, whose backward pass comes first; a segment per block lets their gradients travel
+//! early.
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::init::Init;

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 /// Maximum over square windows of `N x C x H x W`; windows may overlap.
 ///
-/// Padding counts as minus infinity, so it never wins. Of equal values in a window the first in row order gets the gradient,
-/// and NaN wins over every number, both as in PyTorch.
+/// Padding counts as minus infinity, so it never wins. Of equal values in a window the first in row order gets the
+/// gradient, and NaN wins over every number, both as in PyTorch.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -41,7 +41,8 @@ impl MaxPool2d {
         Ok(Self { kernel, stride, padding })
     }
 
-    /// Applies the pooling to `x` of `N x C x H x W`; a side becomes `(size + 2 padding - kernel) / stride + 1`, rounded down.
+    /// Applies the pooling to `x` of `N x C x H x W`; a side becomes `(size + 2 padding - kernel) / stride + 1`,
+    /// rounded down.
     ///
     /// # Errors
     /// Anything but a CPU tensor of f32 or f64 with four dimensions; an image smaller than the kernel.

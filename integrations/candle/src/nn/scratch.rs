@@ -20,8 +20,8 @@ pub fn trim_scratch() {
 
 /// Lends `len` values to `work`; what they hold is unspecified.
 ///
-/// The buffer is taken out of the pool for the time of the call, so calls may nest, also when a rayon worker that waits inside
-/// `work` picks up another task that wants a buffer.
+/// The buffer is taken out of the pool for the time of the call, so calls may nest, also when a rayon worker that waits
+/// inside `work` picks up another task that wants a buffer.
 pub(super) fn with_scratch<T: Copy + Default + 'static, R>(len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     let mut buffer = take::<T>();
     if buffer.len() < len {
@@ -33,7 +33,8 @@ pub(super) fn with_scratch<T: Copy + Default + 'static, R>(len: usize, work: imp
     result
 }
 
-/// The most recently returned buffer of this element type, so that nested calls at the same depth meet the same buffer again.
+/// The most recently returned buffer of this element type, so that nested calls at the same depth meet the same buffer
+/// again.
 fn take<T: 'static>() -> Vec<T> {
     POOL.with_borrow_mut(|pool| {
         let found = pool.iter().rposition(|buffer| buffer.is::<Vec<T>>());
