@@ -112,8 +112,11 @@ impl Group {
         if won || own { error } else { self.cause().unwrap_or(error) }
     }
 
-    /// Fails the group at the wish of this rank's user; from any thread.
+    /// Fails the group at the wish of this rank's user, unless this rank has left; from any thread.
     pub(crate) fn abort(&self) {
+        if self.segment.cell(self.rank).life.0.status.load(Ordering::Acquire) != Status::Active as u32 {
+            return;
+        }
         let mark = (self.rank as u32 + 1) | ABORTED;
         let _ = self.segment.header().failed.0.compare_exchange(0, mark, Ordering::SeqCst, Ordering::SeqCst);
         self.wake_everyone();
