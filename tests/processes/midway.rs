@@ -124,7 +124,7 @@ fn killed_at_random(test: &'static str, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn random_kills_in_large_calls() {
-    killed_at_random("midway::random_kills_in_large_calls", 0..24);
+    killed_at_random("midway::random_kills_in_large_calls", 0..40);
 }
 
 #[test]

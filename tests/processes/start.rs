@@ -40,7 +40,7 @@ fn random_kills_during_the_start() {
     if kill::case(TEST).is_some() {
         return rank();
     }
-    for seed in 0..16 {
+    for seed in 0..30 {
         let mut dice = Dice::new(seed);
         let victim = dice.roll(4) as usize;
         let crowd = Crowd::start(TEST, &format!("seed {seed}"), 4, &[("HCCL_CONNECT_TIMEOUT", "1.5")]);

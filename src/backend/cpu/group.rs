@@ -113,8 +113,11 @@ impl Group {
         if won || own { error } else { self.cause().unwrap_or(error) }
     }
 
-    /// Fails the group at the wish of this rank's user; from any thread.
+    /// Fails the group at the wish of this rank's user, unless this rank has left; from any thread.
     pub(crate) fn abort(&self) {
+        if self.segment.cell(self.rank).life.0.status.load(Ordering::Acquire) != Status::Active as u32 {
+            return;
+        }
         let mark = (self.rank as u32 + 1) | ABORTED;
         let _ = self.segment.header().failed.0.compare_exchange(0, mark, Ordering::SeqCst, Ordering::SeqCst);
         self.wake_everyone();
@@ -215,10 +218,11 @@ impl Group {
     /// Does a short piece of work on other ranks' memory, unless the group has failed.
     pub(crate) fn visit(&self, work: impl FnOnce()) -> Result<()> {
         let visiting = &self.segment.cell(self.rank).visiting.0;
-        // SYNC POINT visits: we announce, then look whether the group failed; a failing rank marks, then looks for
-        // visitors (`Group::quiesce`). Both are sequentially consistent, so one of the two sees the other.
-        visiting.store(1, Ordering::SeqCst);
-        if self.segment.header().failed.0.load(Ordering::SeqCst) != 0 {
+        // SYNC POINT visits: we announce, then look whether the group failed; who learns of a failure then looks for
+        // visitors (`Group::quiesce`). A fence stands between the two on either side, so one of us sees the other.
+        visiting.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.segment.header().failed.0.load(Ordering::Relaxed) != 0 {
             visiting.store(0, Ordering::Release);
             return Err(self.cause().unwrap_or_else(|| Error::new(ErrorKind::Closed)));
         }
@@ -233,11 +237,10 @@ impl Group {
     pub(crate) fn quiesce(&self) -> bool {
         let patience = Instant::now() + GRACE;
         let mut reachable = false;
-        // SYNC POINT visits: the caller may have learnt of another rank's failure by a relaxed load.
+        // SYNC POINT visits: see `Group::visit`. The caller may have learnt of the failure by a relaxed load.
         fence(Ordering::SeqCst);
         for peer in (0..self.size).filter(|p| *p != self.rank) {
-            // SYNC POINT visits: see `Group::visit`.
-            while self.segment.cell(peer).visiting.0.load(Ordering::SeqCst) != 0 {
+            while self.segment.cell(peer).visiting.0.load(Ordering::Acquire) != 0 {
                 if !self.threads && (self.lives.died(peer) || Instant::now() > patience) {
                     reachable = true;
                     break;

@@ -178,14 +178,15 @@ impl Host {
 
     fn host(mut self) -> Result<Group> {
         let hosted = self.collect().and_then(|()| self.welcome());
-        if hosted.is_err() {
-            // Whoever stands at the door is told too.
-            let _ = self.accept();
-        }
+        // Whoever stands at the door is told how it went.
+        let _ = self.accept();
         let Host { listener, mut peers, mut strangers, own, options, .. } = self;
         drop(listener);
+        let strangers = strangers.iter_mut().map(|stranger| &mut stranger.stream);
         match hosted {
             Ok((segment, watched)) => {
+                let full = rendezvous("all ranks of the job are there already".into());
+                tell(strangers, &full.hint("give each job its own HCCL_JOB_ID"));
                 for (peer, _) in peers.iter_mut().flatten() {
                     // A rank that is gone by now is seen by its life word.
                     let _ = peer.write_all(&[GO]);
@@ -193,7 +194,6 @@ impl Host {
                 Ok(group(segment, own, watched, &options))
             }
             Err(error) => {
-                let strangers = strangers.iter_mut().map(|stranger| &mut stranger.stream);
                 tell(peers.iter_mut().flatten().map(|(peer, _)| peer).chain(strangers), &error);
                 Err(error)
             }

@@ -193,7 +193,9 @@ impl Backend for Cpu {
     }
 
     fn abort(&self) {
-        self.group.abort();
+        if !crate::sys::forked() {
+            self.group.abort();
+        }
     }
 
     fn group(&self, members: &[usize], tag: u64) -> Result<Arc<dyn Backend>> {

@@ -280,6 +280,20 @@ fn an_abort_and_a_leaver_end_the_making_of_a_group() {
 }
 
 #[test]
+fn an_abort_after_leaving_changes_nothing() {
+    ranks(3, &options(20), |backend| {
+        run(backend, all_reduce(&mut [1_f32], OpKind::Sum)).unwrap();
+        if backend.rank() == 2 {
+            backend.close().unwrap();
+            backend.abort();
+            return;
+        }
+        let kind = if backend.rank() == 0 { Kind::Send } else { Kind::Recv };
+        run(backend, message(kind, &mut [7_u8; 1000], 1 - backend.rank() as u32)).unwrap();
+    });
+}
+
+#[test]
 fn floats_are_added_in_rank_order_on_every_rank() {
     for length in [5, 5_000, 200_000] {
         let found = ranks(3, &options(20), |backend| {
