@@ -114,8 +114,12 @@ impl Engine {
             if !moved {
                 let group = &self.group;
                 let ready = || transfers.iter().any(|transfer| self.can_advance(transfer));
+                // A queued message is posted once the one before it is through, so that this rank still publishes
+                // something while its first claim stands: no circle may be drawn through it.
+                let queued = transfers.iter().any(|transfer| transfer.state == State::Queued);
+                let seen = |claim: Claim| if queued { Claim { on: On::Progress, ..claim } } else { claim };
                 group.wait(self.eager, ready, |found| {
-                    transfers.iter().filter_map(|transfer| self.claim(transfer)).for_each(&mut *found);
+                    transfers.iter().filter_map(|transfer| self.claim(transfer)).map(seen).for_each(&mut *found);
                 })?;
             }
         }
@@ -144,8 +148,9 @@ impl Engine {
 
     fn ask(&self, transfer: &Transfer) {
         let inbox = &self.mail(transfer).inbox;
-        inbox.what.store(transfer.message.dtype as u64, Relaxed);
-        inbox.count.store(transfer.message.count, Relaxed);
+        // SYNC POINT asked: a sender that reads these of its next message sees `done` of its own.
+        inbox.what.store(transfer.message.dtype as u64, Release);
+        inbox.count.store(transfer.message.count, Release);
         inbox.taken.store(0, Relaxed);
         inbox.posted.store(transfer.number, Release);
     }
@@ -227,12 +232,17 @@ impl Engine {
     fn compare_message(&self, transfer: &Transfer) -> Result<()> {
         let mail = self.mail(transfer);
         let (what, count) = if transfer.message.sends {
-            (mail.inbox.what.load(Relaxed), mail.inbox.count.load(Relaxed))
+            // SYNC POINT asked
+            (mail.inbox.what.load(Acquire), mail.inbox.count.load(Acquire))
         } else {
             (mail.outbox.what.load(Relaxed), mail.outbox.count.load(Relaxed))
         };
         let message = &transfer.message;
         if what as u8 == message.dtype as u8 && count == message.count {
+            return Ok(());
+        }
+        // A receiver that is done has compared, and may have asked for its next message before we looked.
+        if message.sends && mail.inbox.done.load(Acquire) >= transfer.number {
             return Ok(());
         }
         let (me, peer) = (self.group.rank, message.peer as usize);
