@@ -8,11 +8,7 @@ use hccl::prelude::*;
 use hccl::{ErrorKind, Result};
 
 /// Makes one rank the odd one out, each in turn: `call(group, is_odd)` must fail everywhere, naming both sides.
-fn both_sides(
-    comm: &Communicator,
-    names: [&str; 2],
-    call: impl Fn(&Communicator, bool) -> Result<()>,
-) -> Result<()> {
+fn both_sides(comm: &Communicator, names: [&str; 2], call: impl Fn(&Communicator, bool) -> Result<()>) -> Result<()> {
     let (rank, n) = (comm.rank().index(), comm.size());
     for odd in [0, n - 1].into_iter().filter(|_| n > 1) {
         let group = comm.duplicate()?;

@@ -224,7 +224,6 @@ fn narrow(value: f32, fraction: u32, exponent: u32) -> u64 {
     sign | ((((power - least) as u64) << fraction) + steps).min(infinity)
 }
 
-
 #[test]
 fn the_reference_rounds_as_the_standard_says() {
     assert_eq!(narrow(65519.996, 10, 5), 0x7bff);
