@@ -29,7 +29,7 @@ impl Style {
 }
 
 /// Number of schemes of [`Style::of`].
-pub(crate) const SCHEMES: usize = 5;
+pub(crate) const SCHEMES: usize = 4;
 
 /// The memory itself; [`lend!`](crate::lend) lends the middle of it.
 pub(crate) enum Memory<T: Cell> {
