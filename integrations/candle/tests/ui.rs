@@ -10,6 +10,7 @@ fn misuse_does_not_compile() {
 /// Declares the twins, each in a module of its own, and a test that runs it.
 macro_rules! twins {
     ($($name:ident = $path:literal;)*) => { $(
+        #[expect(unreachable_pub, reason = "a program of its own when it is a case")]
         #[path = $path]
         mod $name;
 

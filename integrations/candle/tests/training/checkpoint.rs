@@ -49,7 +49,7 @@ fn train(comm: Communicator, dir: &Path, steps: u64, every: u64, die: Option<u64
         if die == Some(progress.step) {
             break;
         }
-        if progress.step % every == 0 {
+        if progress.step.is_multiple_of(every) {
             checkpoints.save(&dp, &sgd, &progress)?;
         }
     }
