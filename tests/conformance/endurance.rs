@@ -51,10 +51,12 @@ fn a_million_tiny_calls_threads() {
     processes(&name, 1, |_| {
         threads(2, |comm| {
             tiny_calls(comm, 2000)?;
-            comm.barrier()?;
-            let before = Held::now();
+            // One rank looks while the others wait: all are threads of one process.
+            let before = (comm.rank().index() == 0).then(Held::now);
             tiny_calls(comm, 1_000_000)?;
-            before.is_flat("a million calls");
+            if let Some(before) = before {
+                before.is_flat("a million calls");
+            }
             comm.barrier()
         });
         Ok(())
@@ -91,8 +93,12 @@ fn groups(comm: &Communicator, rounds: usize) -> Result<()> {
         let group = comm.split(Some((round % 2 * rank) as u64), 0)?.expect("all have a colour");
         let mut x = vec![1_u8; 5000];
         group.all_reduce(&mut x, Sum)?;
-        let op = group.all_reduce_async(x, Max)?;
         drop(comm.upload(&[1_u64; 4000])?);
+        let op = match group.all_reduce_async(x, Max) {
+            Ok(op) => op,
+            Err(_) if round % 3 == 2 => continue, // the other rank has aborted already
+            Err(refused) => return Err(refused.into()),
+        };
         match round % 3 {
             0 => drop(op),
             1 => drop(op.wait()?),

@@ -130,7 +130,7 @@ pub(crate) fn scoped(comm: &Communicator) -> Result<()> {
             s.all_to_all(lent, &mut f)?;
             s.reduce_scatter(lent, &mut g, Max)?;
             s.scatter(Some(lent), &mut h, root)?;
-            std::mem::forget(s.gather(&own, Some(&mut i), root)?);
+            s.gather(&own, Some(&mut i), root)?;
             s.barrier()?;
             let reduced = reduced.wait()?;
             assert_eq!(*reduced, if here { sums(len, n) } else { own.clone() });
@@ -159,7 +159,9 @@ pub(crate) fn scoped_messages(comm: &Communicator) -> Result<()> {
             batch.recv(&mut got, last)
         })?;
         match rank {
-            0 => drop(s.send(&[9_i8], comm.peer(1)?)?),
+            0 => {
+                s.send(&[9_i8], comm.peer(1)?)?;
+            }
             1 => assert_eq!(s.recv(&mut one, comm.peer(0)?)?.wait()?[0], 9),
             _ => {}
         }

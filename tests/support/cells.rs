@@ -114,7 +114,16 @@ pub(crate) fn samples<T: Cell>(len: usize, rank: usize, n: usize) -> Vec<T> {
             _ => number::<T>(mixed),
         }
     };
-    (0..len).map(|i| T::of(sample(i))).collect()
+    tiled(len, |i| T::of(sample(i)))
+}
+
+/// Samples repeat after so many elements: a prime, so that no piece of a power of two looks like its neighbour, and few
+/// enough that the reference takes no longer than what it checks.
+const PERIOD: usize = 4099;
+
+fn tiled<T: Cell>(len: usize, element: impl FnMut(usize) -> T) -> Vec<T> {
+    let period: Vec<T> = (0..len.min(PERIOD)).map(element).collect();
+    period.iter().copied().cycle().take(len).collect()
 }
 
 fn number<T: Cell>(mixed: u64) -> u64 {
@@ -127,13 +136,13 @@ fn number<T: Cell>(mixed: u64) -> u64 {
     }
 }
 
-/// The reduction of what all ranks gave, element by element in rank order.
+/// The reduction of what all ranks gave as [`samples`], element by element in rank order.
 pub(crate) fn reduced<T: Cell>(op: OpKind, inputs: &[Vec<T>]) -> Vec<T> {
     let element = |i: usize| {
         let values: Vec<u64> = inputs.iter().map(|input| input[i].bits()).collect();
         T::of(reduce::<T>(op, &values))
     };
-    (0..inputs[0].len()).map(element).collect()
+    tiled(inputs[0].len(), element)
 }
 
 /// The reduction of one element of every rank. That of one rank is what it gave, bit for bit.
