@@ -162,8 +162,8 @@ impl Group {
             code::TIMEOUT => ErrorKind::Timeout { late: ranks, after: Duration::from_millis(value) },
             code::MISMATCH => ErrorKind::Mismatch {
                 peer: by,
-                ours: format!("what fits neither it nor rank {first}, which differ"),
-                theirs: format!("something else than rank {first}"),
+                ours: String::new(),
+                theirs: format!("what does not fit the call of rank {first}"),
             },
             code::DEADLOCK => ErrorKind::Deadlock { cycle: ranks },
             _ => ErrorKind::Aborted { by },
