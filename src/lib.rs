@@ -63,7 +63,7 @@ pub use communicator::{AbortHandle, Batch, Builder, Communicator};
 pub use device::Device;
 pub use element::{DType, Element, Float, Numeric};
 pub use error::{Error, ErrorKind, Loss, Result};
-pub use flight::{InFlight, OwnedBuffer};
+pub use flight::OwnedBuffer;
 pub use group::{Axis, Dp, Peer, Pp, Rank, Root, Tp, World};
 pub use local::{local, local_results, try_local};
 pub use memory::{InPlace, Source};

@@ -168,10 +168,11 @@ mod tests {
         assert!(rustix::fs::ftruncate(&file, 100).is_err(), "a sealed file cannot shrink");
         assert!(SharedMemory::map(file.try_clone().unwrap(), 4096).is_err(), "another size is refused");
         let again = SharedMemory::map(file, 8192).unwrap();
+        let (one, other) = (memory.ptr().as_ptr().wrapping_add(8191), again.ptr().as_ptr().wrapping_add(8191));
         // SAFETY: both mappings are valid for 8192 bytes and only this test uses them.
-        unsafe { memory.ptr().as_ptr().add(8191).write(7) };
+        unsafe { one.write(7) };
         // SAFETY: as above.
-        assert_eq!(unsafe { again.ptr().as_ptr().add(8191).read() }, 7);
+        assert_eq!(unsafe { other.read() }, 7);
         let open = rustix::fs::memfd_create("open", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&open, 4096).unwrap();
         assert!(SharedMemory::map(open, 4096).is_err(), "an unsealed file is refused");

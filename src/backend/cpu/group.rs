@@ -22,6 +22,7 @@ const ABORTED: u32 = 1 << 31;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process, as its peers name it.
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,

@@ -115,12 +115,12 @@ impl Engine {
             if !moved {
                 let group = &self.group;
                 let ready = || transfers.iter().any(|transfer| self.can_advance(transfer));
-                // One of several may move: none of them alone holds this rank in a circle.
-                let open = |t: &&Transfer| matches!(t.state, State::Posted | State::Matched);
-                let several = transfers.iter().filter(open).count() > 1;
+                // A queued message is posted once the one before it is through, so that this rank still publishes
+                // something while its first claim stands: no circle may be drawn through it.
+                let queued = transfers.iter().any(|transfer| transfer.state == State::Queued);
+                let seen = |claim: Claim| if queued { Claim { on: On::Progress, ..claim } } else { claim };
                 group.wait(self.eager, ready, |found| {
-                    let claims = transfers.iter().filter_map(|transfer| self.claim(transfer));
-                    claims.for_each(|claim| found(if several { Claim { on: On::Progress, ..claim } } else { claim }));
+                    transfers.iter().filter_map(|transfer| self.claim(transfer)).map(seen).for_each(&mut *found);
                 })?;
             }
         }
@@ -235,7 +235,8 @@ impl Engine {
     fn compare_message(&self, transfer: &Transfer) -> Result<()> {
         let mail = self.mail(transfer);
         let (what, count) = if transfer.message.sends {
-            (mail.inbox.what.load(Relaxed), mail.inbox.count.load(Relaxed))
+            // SYNC POINT asked
+            (mail.inbox.what.load(Acquire), mail.inbox.count.load(Acquire))
         } else {
             (mail.outbox.what.load(Relaxed), mail.outbox.count.load(Relaxed))
         };

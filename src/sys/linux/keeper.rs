@@ -82,8 +82,10 @@ fn start() -> std::result::Result<(u32, &'static Head), rustix::io::Errno> {
         let failed = unsafe { libc::syscall(libc::SYS_set_robust_list, head as *const Head, size_of::<Head>()) } != 0;
         let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let _ = tell.send(if failed { Err(rustix::io::Errno::NOSYS) } else { Ok(id) });
-        while !failed {
-            std::thread::park();
+        if !failed {
+            loop {
+                std::thread::park();
+            }
         }
     };
     keeper.spawn(body).map_err(|_| rustix::io::Errno::AGAIN)?;

@@ -70,6 +70,39 @@ impl CsvLog {
     }
 }
 
+/// Checks, before training, that the file can be written, and continued if the run is resumed; leaves it as it is.
+///
+/// # Errors
+/// [`FileError::Write`], or [`FileError::Columns`] for some other file.
+pub fn check(path: &Path, resume: bool) -> Result<(), FileError> {
+    file::check(FLAG, path)?;
+    if path.exists() {
+        let mut file = file::open(FLAG, path, false)?;
+        if resume {
+            kept_bytes(path, &mut file, 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a file.
+///
+/// # Errors
+/// [`FileError::Write`] when it cannot be read or a row is no row.
+pub fn read(path: &Path) -> Result<Vec<Row>, FileError> {
+    let failed = |source| FileError::write(FLAG, path, source);
+    let mut reader = csv::Reader::from_path(path).map_err(|error| failed(error.into()))?;
+    reader.records().map(|record| row_of(&record.map_err(|error| failed(error.into()))?).map_err(failed)).collect()
+}
+
+fn row_of(record: &csv::StringRecord) -> std::io::Result<Row> {
+    let wrong = || std::io::Error::new(std::io::ErrorKind::InvalidData, format!("not a row: {record:?}"));
+    let number = |column: usize| record.get(column).and_then(|text| text.parse::<f64>().ok()).ok_or_else(wrong);
+    let step = record.get(0).and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
+    let (loss, grad_norm, images_per_s) = (number(1)?, number(2)?, number(3)?);
+    Ok(Row { step, loss, grad_norm, images_per_s, step_ms: number(4)?, sync_ms: number(5)? })
+}
+
 fn writer(file: File) -> Writer<File> {
     WriterBuilder::new().has_headers(false).from_writer(file)
 }
@@ -137,6 +170,30 @@ mod tests {
             assert_eq!(last, [step as f64, loss, grad_norm, images_per_s, step_ms, sync_ms]);
         }
         assert!(fs::read_to_string(&path).unwrap().contains("\n0,0.3333333333333333,0.0,100.000,7.250,0.500\n"));
+    }
+
+    #[test]
+    fn rows_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
+        let mut log = CsvLog::create(&path).unwrap();
+        (1..9).for_each(|step| log.append(&row(step)).unwrap());
+        assert_eq!(read(&path).unwrap(), (1..9).map(row).collect::<Vec<_>>());
+        fs::write(&path, format!("{HEADER}1,x,1,1,1,1\n")).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("run.csv"));
+    }
+
+    #[test]
+    fn checking_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.csv");
+        check(&path, true).unwrap();
+        assert!(!path.exists());
+        fs::write(&path, "dear diary").unwrap();
+        check(&path, false).unwrap();
+        assert!(matches!(check(&path, true), Err(FileError::Columns { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "dear diary");
+        assert!(check(&dir.path().join("missing/run.csv"), false).is_err());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::Row;
 
@@ -28,6 +29,13 @@ impl Progress {
             true => Self::bar(done, total, ProgressDrawTarget::stdout()),
             false => Self::lines(total, Box::new(io::stdout())),
         }
+    }
+
+    /// A bar for a terminal of so many columns behind a launcher that redraws lines ending in `\r`, and puts `[rank 0] `
+    /// in front.
+    pub fn through_launcher(done: u64, total: u64, columns: u16) -> Self {
+        let pipe = Pipe { columns: columns.saturating_sub(PREFIX), line: Mutex::default() };
+        Self::bar(done, total, ProgressDrawTarget::term_like_with_hz(Box::new(pipe), 2))
     }
 
     /// A bar drawn to a place of choice.
@@ -83,6 +91,68 @@ impl Progress {
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Progress").field("total", &self.total).finish_non_exhaustive()
+    }
+}
+
+/// Columns that a launcher puts in front.
+const PREFIX: u16 = "[rank 0] ".len() as u16;
+
+/// A terminal behind a launcher: one line, drawn with a `\r` at its end.
+#[derive(Debug)]
+struct Pipe {
+    columns: u16,
+    line: Mutex<String>,
+}
+
+impl Pipe {
+    fn line(&self) -> std::sync::MutexGuard<'_, String> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TermLike for Pipe {
+    fn width(&self) -> u16 {
+        self.columns
+    }
+
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        write_line(&mut io::stdout(), text)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.line().push_str(text);
+        Ok(())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.line().clear();
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let line = std::mem::take(&mut *self.line());
+        if line.trim().is_empty() {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(format!("{}\r", line.trim_end()).as_bytes())?;
+        out.flush()
     }
 }
 
