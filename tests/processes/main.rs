@@ -6,6 +6,7 @@ mod kill;
 
 mod fork;
 mod idle;
+mod limits;
 mod midway;
 mod start;
 mod stop;

@@ -85,21 +85,18 @@ fn answer(mut client: UnixStream) -> std::io::Result<()> {
     client.read_exact(&mut key)?;
     let key = u64::from_ne_bytes(key);
     match u64::from_ne_bytes(kind) {
-        ARENA => match u32::try_from(key).ok().and_then(heap::arena) {
-            Some(memory) => send_with_file(&client, &(memory.bytes() as u64).to_ne_bytes(), memory.file()),
-            None => client.write_all(&NOTHING.to_ne_bytes()),
-        },
-        SEGMENT => match subgroup::find(key) {
-            Some(segment) => send_segment(&client, &segment),
-            None => client.write_all(&NOTHING.to_ne_bytes()),
-        },
+        ARENA => send_memory(client, u32::try_from(key).ok().and_then(heap::arena).as_deref()),
+        SEGMENT => send_memory(client, subgroup::find(key).as_deref().map(Segment::memory)),
         _ => Ok(()),
     }
 }
 
-fn send_segment(client: &UnixStream, segment: &Segment) -> std::io::Result<()> {
-    let memory = segment.memory();
-    send_with_file(client, &(memory.bytes() as u64).to_ne_bytes(), memory.file())
+/// Answers with memory made here, or that there is none.
+fn send_memory(mut client: UnixStream, memory: Option<&SharedMemory>) -> std::io::Result<()> {
+    match memory.and_then(|memory| Some((memory.bytes() as u64, memory.file()?))) {
+        Some((bytes, file)) => send_with_file(&client, &bytes.to_ne_bytes(), file),
+        None => client.write_all(&NOTHING.to_ne_bytes()),
+    }
 }
 
 /// Sends `bytes` and one file descriptor.

@@ -291,9 +291,12 @@ impl Host {
         let cores: u32 = cores.iter().map(|word| word.count_ones()).sum();
         let segment = Arc::new(Segment::create(size, handover::random(), stage_bytes(size), size <= cores as usize)?);
         let watched = Watched::start(segment.clone(), 0, self.own.process)?;
+        let Some(file) = segment.memory().file() else {
+            return Err(Error::invalid("the segment was made by another process"));
+        };
         for (rank, peer) in self.peers.iter().enumerate() {
             let Some((stream, _)) = peer else { continue };
-            handover::send_with_file(stream, &[GO; WELCOME], segment.memory().file()).map_err(|_| died(rank))?;
+            handover::send_with_file(stream, &[GO; WELCOME], file).map_err(|_| died(rank))?;
         }
         self.wait_until_ready()?;
         Ok((segment, watched))
