@@ -38,8 +38,8 @@ fn call(comm: &Communicator, name: &str, victim: usize) -> hccl::Result<()> {
             batch.send(&small, to)?;
             batch.recv(&mut part, to)
         }),
-        "async" => Ok(drop(comm.all_reduce_async(part, Sum)?.wait()?)),
-        "async send" => Ok(drop(comm.send_async(small, to)?.wait()?)),
+        "async" => comm.all_reduce_async(part, Sum)?.wait().map(drop).map_err(Into::into),
+        "async send" => comm.send_async(small, to)?.wait().map(drop).map_err(Into::into),
         "scope" => comm.scope(|scope| {
             scope.all_reduce(&mut large, Sum)?;
             scope.broadcast(&mut part, root)?;

@@ -102,10 +102,6 @@ pub(crate) mod processes {
 
     impl Drop for Watched {
         fn drop(&mut self) {
-            // The chain runs through shared memory: a forked child would take its parent's links out.
-            if crate::sys::forked() {
-                return;
-            }
             keeper::unwatch(&self.world.cell(self.rank).life.0.next);
         }
     }

@@ -235,8 +235,7 @@ impl Engine {
     fn compare_message(&self, transfer: &Transfer) -> Result<()> {
         let mail = self.mail(transfer);
         let (what, count) = if transfer.message.sends {
-            // SYNC POINT asked
-            (mail.inbox.what.load(Acquire), mail.inbox.count.load(Acquire))
+            (mail.inbox.what.load(Relaxed), mail.inbox.count.load(Relaxed))
         } else {
             (mail.outbox.what.load(Relaxed), mail.outbox.count.load(Relaxed))
         };
