@@ -21,6 +21,7 @@
 mod search;
 
 use std::{
+    collections::BTreeSet,
     ffi::{CStr, c_void},
     fmt, io,
     path::{Path, PathBuf},
@@ -56,6 +57,7 @@ pub struct Libraries {
     /// HCCL's functions.
     pub hccl: HcclTable,
     drop_errors: Mutex<Vec<Error>>,
+    building: Mutex<BTreeSet<i32>>,
 }
 
 /// More errors than this are not kept: a program that never asks must not grow.
@@ -68,7 +70,7 @@ impl Libraries {
     /// When a family has no usable library in the places searched.
     pub fn open(search: &Search) -> Result<Self, LoadError> {
         match (open_acl(search), open_hccl(search)) {
-            (Ok(acl), Ok(hccl)) => Ok(Self { acl, hccl, drop_errors: Mutex::default() }),
+            (Ok(acl), Ok(hccl)) => Ok(Self { acl, hccl, ..Self::default() }),
             (acl, hccl) => Err(LoadError { missing: acl.err().into_iter().chain(hccl.err()).collect() }),
         }
     }
@@ -85,9 +87,33 @@ impl Libraries {
         }
     }
 
+    /// Claims a device for building a communicator: HCCL forbids two threads to do so on one device at once. `None`
+    /// when it is claimed.
+    pub(crate) fn claim_device(&self, device: i32) -> Option<DeviceClaim<'_>> {
+        let free = self.claimed_devices().insert(device);
+        free.then(|| DeviceClaim { libs: self, device })
+    }
+
+    fn claimed_devices(&self) -> MutexGuard<'_, BTreeSet<i32>> {
+        // As with the errors: the set is whole after every change.
+        self.building.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn kept_errors(&self) -> MutexGuard<'_, Vec<Error>> {
         // A list of errors is whole after every push, so a panic elsewhere does not spoil it.
         self.drop_errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device on which this thread builds a communicator.
+pub(crate) struct DeviceClaim<'a> {
+    libs: &'a Libraries,
+    device: i32,
+}
+
+impl Drop for DeviceClaim<'_> {
+    fn drop(&mut self) {
+        self.libs.claimed_devices().remove(&self.device);
     }
 }
 
@@ -267,12 +293,14 @@ fn open_file(path: &Path) -> Result<Library, Unusable> {
     check_file(path)?;
     // SAFETY: the file is at an absolute path that only its owner or group may change; whoever installs a library there
     // is trusted with this process, and HCCL's initialisers are what the caller asks for.
-    unsafe { Library::new(path) }.map_err(|error| Unusable::NotLoadable(reason(&error)))
+    unsafe { Library::new(path) }.map_err(|error| Unusable::NotLoadable(reason(&error, path)))
 }
 
-/// The linker's words, without the wrapping of the loading crate.
-fn reason(error: &libloading::Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+/// The linker's words, without the wrapping of the loading crate and without the path that is said anyway.
+fn reason(error: &libloading::Error, path: &Path) -> String {
+    let words = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let without = words.strip_prefix(&format!("{}: ", path.display())).map(str::to_owned);
+    without.unwrap_or(words)
 }
 
 fn check_file(path: &Path) -> Result<(), Unusable> {
