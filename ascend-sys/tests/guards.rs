@@ -29,7 +29,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let folder = Folder::complete();
-        let libs = Libraries::open(&Search::in_dir(folder.path())).unwrap();
+        // SAFETY: the folder holds our stand-ins.
+        let libs = unsafe { Libraries::open(&Search::in_dir(folder.path())) }.unwrap();
         Self { folder, libs: Box::leak(Box::new(libs)) }
     }
 
@@ -127,6 +128,31 @@ fn a_device_can_be_opened_again_and_a_wrong_one_is_explained() {
     let text = error.to_string();
     assert!(text.starts_with("aclrtSetDevice failed: ACL_ERROR_RT_INVALID_DEVICEID (107001)"), "{text}");
     assert!(text.contains("ASCEND_RT_VISIBLE_DEVICES"), "{text}");
+}
+
+#[test]
+fn a_device_that_could_not_be_opened_fully_is_unbound_again() {
+    let world = World::new();
+    world.fail(c"aclrtGetCurrentContext", 507010);
+    assert!(Device::open(world.libs, 1).unwrap_err().is_acl(AclError::RT_LOST_HEARTBEAT));
+    assert_eq!(world.live(), (0, 0, 0));
+}
+
+#[test]
+fn guards_of_two_libraries_do_not_meet() {
+    let (one, two) = (World::new(), World::new());
+    let (ours, theirs) = (one.context(), two.context());
+    let (stream, event) = (Stream::new(&ours).unwrap(), Event::new(&theirs).unwrap());
+    for refused in [stream.wait(&event), event.record(&stream)] {
+        assert!(refused.unwrap_err().to_string().contains("two different openings"));
+    }
+    assert!(Event::new(&ours).unwrap().elapsed_ms(&event).is_err());
+    let config = HcclCommConfig::new(ConfigVersion::V9);
+    let comm = one.comm(&ours);
+    assert!(comm.create_sub(Stream::new(&theirs).unwrap(), None, &config).is_err());
+    let other = Device::open(one.libs, 0).unwrap().default_context();
+    let error = comm.create_sub(Stream::new(&other).unwrap(), None, &config).unwrap_err();
+    assert!(error.to_string().contains("the stream is of device 0, the communicator of 1"), "{error}");
 }
 
 #[test]

@@ -12,12 +12,27 @@ use std::{
 };
 
 use ascend_sys::{
-    Libraries, Search,
-    loader::{OVERRIDE_VARIABLE, Unusable, open_acl, open_hccl},
+    Libraries, LoadError, Search,
+    loader::{self, MissingLibrary, OVERRIDE_VARIABLE, Unusable},
     result::hccl,
-    sys::HcclResult,
+    sys::{AclTable, HcclResult, HcclTable},
 };
 use common::Folder;
+
+fn open(search: &Search) -> Result<Libraries, LoadError> {
+    // SAFETY: the folders searched hold our stand-ins, files that are no libraries, or nothing.
+    unsafe { Libraries::open(search) }
+}
+
+fn open_acl(search: &Search) -> Result<AclTable, MissingLibrary> {
+    // SAFETY: as in `open`.
+    unsafe { loader::open_acl(search) }
+}
+
+fn open_hccl(search: &Search) -> Result<HcclTable, MissingLibrary> {
+    // SAFETY: as in `open`.
+    unsafe { loader::open_hccl(search) }
+}
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -31,7 +46,7 @@ fn search_in(dirs: &[&Path]) -> Search {
 #[test]
 fn nothing_installed_names_every_folder_both_families_and_the_way_out() {
     let folder = Folder::empty();
-    let error = Libraries::open(&search_in(&[folder.path()])).unwrap_err();
+    let error = open(&search_in(&[folder.path()])).unwrap_err();
     assert_eq!(error.missing.len(), 2);
     let text = error.to_string();
     for part in [
@@ -111,7 +126,7 @@ fn a_relative_override_is_refused_and_nothing_else_is_searched() {
 #[test]
 fn either_name_of_a_family_will_do() {
     let folder = Folder::with(&["libacl_rt.so", "libhcomm.so"]);
-    let libs = Libraries::open(&Search::in_dir(folder.path())).unwrap();
+    let libs = open(&Search::in_dir(folder.path())).unwrap();
     assert_eq!(libs.acl.origin().files, [folder.file("libacl_rt.so")]);
     assert_eq!(hccl::error_string(&libs, HcclResult::E_TIMEOUT).as_deref(), Some("timeout of HCOMM"));
 }
@@ -121,7 +136,7 @@ fn a_function_in_both_libraries_is_taken_from_the_first() {
     let folder = Folder::complete();
     let table = open_hccl(&Search::in_dir(folder.path())).unwrap();
     assert_eq!(table.origin().files, [folder.file("libhccl.so"), folder.file("libhcomm.so")]);
-    let call = table.HcclGetErrorString.unwrap();
+    let call = table.HcclGetErrorString().unwrap();
     // SAFETY: the function takes a number and returns a string.
     let text = unsafe { call(HcclResult::E_TIMEOUT) };
     // SAFETY: a literal of the stand-in.
@@ -133,7 +148,7 @@ fn two_installations_are_never_mixed() {
     let (old, new) = (Folder::with(&["libhccl.so"]), Folder::with(&["libhccl.so", "libhcomm.so"]));
     let table = open_hccl(&search_in(&[old.path(), new.path()])).unwrap();
     assert_eq!(table.origin().files, [old.file("libhccl.so")]);
-    assert!(table.HcclAllReduce.is_some() && table.HcclGetRootInfo.is_none());
+    assert!(table.HcclAllReduce().is_ok() && table.HcclGetRootInfo().is_err());
 }
 
 #[test]
@@ -198,7 +213,7 @@ fn a_preloaded_function_wins_over_the_installed_one() {
     }
     let libs = ascend_sys::libraries().unwrap();
     assert_eq!(hccl::error_string(libs, HcclResult::E_TIMEOUT).as_deref(), Some("timeout of PRELOAD"));
-    assert!(libs.hccl.HcclAllReduce.is_some());
+    assert!(libs.hccl.HcclAllReduce().is_ok());
 }
 
 #[test]
@@ -211,4 +226,19 @@ fn without_libraries_the_process_gets_an_error_each_time_and_no_panic() {
     let error = ascend_sys::libraries().unwrap_err();
     assert_eq!(ascend_sys::libraries().unwrap_err(), error);
     assert!(error.to_string().contains(&std::env::var(OVERRIDE_VARIABLE).unwrap()), "{error}");
+}
+
+#[test]
+fn an_incomplete_installation_can_be_looked_into() {
+    const NAME: &str = "an_incomplete_installation_can_be_looked_into";
+    if !is_child(NAME) {
+        let folder = Folder::with(&["libascendcl.so"]);
+        return again(NAME, &[(OVERRIDE_VARIABLE, folder.path())]);
+    }
+    let error = ascend_sys::libraries().unwrap_err();
+    assert_eq!(error.missing.iter().map(|missing| missing.family).collect::<Vec<_>>(), ["HCCL"]);
+    let libs = loader::partial_libraries();
+    assert_eq!(ascend_sys::result::acl::device_count(libs).unwrap(), 2);
+    let missing = libs.hccl.HcclAllReduce().unwrap_err().to_string();
+    assert!(missing.contains("HcclAllReduce is missing: no library"), "{missing}");
 }

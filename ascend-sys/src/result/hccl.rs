@@ -175,7 +175,7 @@ pub unsafe fn comm_name(libs: &Libraries, comm: HcclComm) -> Result<String> {
 /// The library's own name of a code; `None` where it has none or lacks the call.
 #[must_use]
 pub fn error_string(libs: &Libraries, code: HcclResult) -> Option<String> {
-    let call = libs.hccl.HcclGetErrorString?;
+    let call = libs.hccl.HcclGetErrorString().ok()?;
     // SAFETY: the call takes a number and returns null or a string.
     let text = unsafe { call(code) };
     copy_text(text)
@@ -184,7 +184,7 @@ pub fn error_string(libs: &Libraries, code: HcclResult) -> Option<String> {
 /// The newest configuration this library surely reads: version 1 where it cannot be asked.
 #[must_use]
 pub fn config_version(libs: &Libraries) -> ConfigVersion {
-    let Some(call) = libs.hccl.HcclGetCommConfigCapability else { return ConfigVersion::V1 };
+    let Ok(call) = libs.hccl.HcclGetCommConfigCapability() else { return ConfigVersion::V1 };
     // SAFETY: the call takes nothing and returns a number.
     let capability = unsafe { call() };
     ConfigVersion::for_capability(capability)

@@ -114,6 +114,12 @@ impl Comm {
         if self.0.parent.is_some() {
             return Err(Error::argument(NAME, "HCCL splits only a communicator that is not itself a part of one"));
         }
+        let (ours, theirs) = (self.0.stream.context(), stream.context());
+        ours.require_same_library(NAME, theirs)?;
+        if ours.device().id() != theirs.device().id() {
+            let (ours, theirs) = (ours.device().id(), theirs.device().id());
+            return Err(Error::argument(NAME, format!("the stream is of device {theirs}, the communicator of {ours}")));
+        }
         let libs = self.enter()?;
         let _claim = claim(libs, NAME, stream.context().device().id())?;
         // SAFETY: alive, and no sub-communicator.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::{
     loader::Libraries,
-    result::{Result, acl},
+    result::{Error, Result, acl},
     sys::AclrtContext,
 };
 
@@ -120,6 +120,14 @@ impl Context {
         }
         // SAFETY: the context is alive by the invariant of `raw`.
         unsafe { acl::set_current_context(self.libraries(), self.0.raw) }
+    }
+
+    /// A library must never be handed what another one made.
+    pub(super) fn require_same_library(&self, symbol: &'static str, other: &Self) -> Result<()> {
+        if std::ptr::eq(self.libraries(), other.libraries()) {
+            return Ok(());
+        }
+        Err(Error::argument(symbol, "the guards were made by two different openings of the libraries"))
     }
 }
 

@@ -96,6 +96,7 @@ impl Stream {
     /// # Errors
     /// When the call fails or the library lacks it.
     pub fn wait(&self, event: &Event) -> Result<()> {
+        self.context.require_same_library("aclrtStreamWaitEvent", &event.0.context)?;
         self.context.enter()?;
         self.keep(event);
         // SAFETY: stream and event are alive; `keep` holds the event until the stream has passed it.
@@ -175,6 +176,7 @@ impl Event {
     /// # Errors
     /// When the call fails or the library lacks it.
     pub fn record(&self, stream: &Stream) -> Result<()> {
+        stream.context.require_same_library("aclrtRecordEvent", &self.0.context)?;
         stream.context.enter()?;
         stream.keep(self);
         // SAFETY: stream and event are alive; `keep` holds the event until the stream has passed it.
@@ -219,6 +221,7 @@ impl Event {
     /// # Errors
     /// When the call fails or the library lacks it.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32> {
+        self.0.context.require_same_library("aclrtEventElapsedTime", &later.0.context)?;
         self.0.context.enter()?;
         // SAFETY: both events are alive.
         unsafe { acl::elapsed_ms(self.0.context.libraries(), self.raw(), later.raw()) }

@@ -37,7 +37,7 @@ API int aclrtSetDevice(int32_t id) {
 }
 API int aclrtResetDevice(int32_t id) { FAULT(); (void)id; devices_set--; return live ? 500000 : 0; }
 API int aclrtGetDevice(int32_t *id) { *id = current_device; return current ? 0 : 107002; }
-API int aclrtGetCurrentContext(void **out) { *out = current; return current ? 0 : 107002; }
+API int aclrtGetCurrentContext(void **out) { FAULT(); *out = current; return current ? 0 : 107002; }
 API int aclrtSetCurrentContext(void *context) { FAULT(); current = context; return 0; }
 API int aclrtCreateContext(void **out, int32_t id) { (void)id; make(out); current = *out; return 0; }
 API int aclrtDestroyContext(void *context) { return unmake(context); }
