@@ -14,6 +14,8 @@
 //! - The first folder that has a usable library of a family is the only one used for that family: installs do not mix.
 //! - A function is looked up in the process first (what is preloaded with `LD_PRELOAD` wins), then in the files. With
 //!   `HCCL_ASCEND_LIB_DIR` only in the files.
+//! - What the libraries themselves depend on is the dynamic linker's to find, by its rules: on a real installation source
+//!   the toolkit's `set_env.sh`.
 //! - Libraries stay open for the life of the process: they start threads that must not lose their code.
 
 #![expect(unsafe_code, reason = "opening a library runs its initialisers")]
@@ -21,6 +23,7 @@
 mod search;
 
 use std::{
+    collections::BTreeSet,
     ffi::{CStr, c_void},
     fmt, io,
     path::{Path, PathBuf},
@@ -44,8 +47,41 @@ use crate::{
 /// When AscendCL or HCCL is not installed where it was looked for. The answer, good or bad, stays the same for the life
 /// of the process.
 pub fn libraries() -> Result<&'static Libraries, &'static LoadError> {
-    static LIBRARIES: OnceLock<Result<Libraries, LoadError>> = OnceLock::new();
-    LIBRARIES.get_or_init(|| Libraries::open(&Search::from_env())).as_ref()
+    let found = found();
+    found.error.as_ref().map_or(Ok(&found.libraries), Err)
+}
+
+/// As [`libraries`], for programs that look into an incomplete installation: of a family that is missing, every function
+/// is.
+#[must_use]
+pub fn partial_libraries() -> &'static Libraries {
+    &found().libraries
+}
+
+struct Found {
+    libraries: Libraries,
+    error: Option<LoadError>,
+}
+
+fn found() -> &'static Found {
+    static FOUND: OnceLock<Found> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        // SAFETY: the environment decides which code runs in a process, as it does with every library it links.
+        unsafe { find(&Search::from_env()) }
+    })
+}
+
+/// # Safety
+/// As [`Libraries::open`].
+unsafe fn find(search: &Search) -> Found {
+    // SAFETY: the caller's. AscendCL first: HCCL's libraries need it.
+    let acl = unsafe { open_acl(search) };
+    // SAFETY: the caller's.
+    let hccl = unsafe { open_hccl(search) };
+    let missing: Vec<_> = [acl.as_ref().err(), hccl.as_ref().err()].into_iter().flatten().cloned().collect();
+    let error = (!missing.is_empty()).then_some(LoadError { missing });
+    let libraries = Libraries { acl: acl.unwrap_or_default(), hccl: hccl.unwrap_or_default(), ..Libraries::default() };
+    Found { libraries, error }
 }
 
 /// AscendCL and HCCL, each a table of optional functions.
@@ -56,6 +92,7 @@ pub struct Libraries {
     /// HCCL's functions.
     pub hccl: HcclTable,
     drop_errors: Mutex<Vec<Error>>,
+    building: Mutex<BTreeSet<i32>>,
 }
 
 /// More errors than this are not kept: a program that never asks must not grow.
@@ -66,11 +103,14 @@ impl Libraries {
     ///
     /// # Errors
     /// When a family has no usable library in the places searched.
-    pub fn open(search: &Search) -> Result<Self, LoadError> {
-        match (open_acl(search), open_hccl(search)) {
-            (Ok(acl), Ok(hccl)) => Ok(Self { acl, hccl, drop_errors: Mutex::default() }),
-            (acl, hccl) => Err(LoadError { missing: acl.err().into_iter().chain(hccl.err()).collect() }),
-        }
+    ///
+    /// # Safety
+    /// Files under the libraries' names in the folders searched implement AscendCL and HCCL: opening them runs their
+    /// code, and safe functions of this crate call into them.
+    pub unsafe fn open(search: &Search) -> Result<Self, LoadError> {
+        // SAFETY: the caller's.
+        let Found { libraries, error } = unsafe { find(search) };
+        error.map_or(Ok(libraries), Err)
     }
 
     /// The errors met while guards were dropped, oldest first, at most 64; they are handed out once.
@@ -85,9 +125,33 @@ impl Libraries {
         }
     }
 
+    /// Claims a device for building a communicator: HCCL forbids two threads to do so on one device at once. `None`
+    /// when it is claimed.
+    pub(crate) fn claim_device(&self, device: i32) -> Option<DeviceClaim<'_>> {
+        let free = self.claimed_devices().insert(device);
+        free.then(|| DeviceClaim { libs: self, device })
+    }
+
+    fn claimed_devices(&self) -> MutexGuard<'_, BTreeSet<i32>> {
+        // As with the errors: the set is whole after every change.
+        self.building.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn kept_errors(&self) -> MutexGuard<'_, Vec<Error>> {
         // A list of errors is whole after every push, so a panic elsewhere does not spoil it.
         self.drop_errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device on which this thread builds a communicator.
+pub(crate) struct DeviceClaim<'a> {
+    libs: &'a Libraries,
+    device: i32,
+}
+
+impl Drop for DeviceClaim<'_> {
+    fn drop(&mut self) {
+        self.libs.claimed_devices().remove(&self.device);
     }
 }
 
@@ -95,18 +159,26 @@ impl Libraries {
 ///
 /// # Errors
 /// When no usable library is in the places searched.
-pub fn open_acl(search: &Search) -> Result<AclTable, MissingLibrary> {
-    let opened = open_family("AscendCL", &["libascendcl.so", "libacl_rt.so"], search)?;
+///
+/// # Safety
+/// As [`Libraries::open`].
+pub unsafe fn open_acl(search: &Search) -> Result<AclTable, MissingLibrary> {
+    // SAFETY: the caller\'s.
+    let opened = unsafe { open_family("AscendCL", &["libascendcl.so", "libacl_rt.so"], search) }?;
     // SAFETY: `lookup` gives addresses of the names asked for in libraries that are never closed.
     Ok(unsafe { AclTable::load(opened.origin.clone(), &mut |name| opened.lookup(name)) })
 }
 
-/// Opens HCCL alone. On a real installation open AscendCL first: HCCL's libraries need it.
+/// Opens HCCL alone. Open AscendCL first: on a real installation HCCL's libraries need it.
 ///
 /// # Errors
 /// When no usable library is in the places searched.
-pub fn open_hccl(search: &Search) -> Result<HcclTable, MissingLibrary> {
-    let opened = open_family("HCCL", &["libhccl.so", "libhcomm.so"], search)?;
+///
+/// # Safety
+/// As [`Libraries::open`].
+pub unsafe fn open_hccl(search: &Search) -> Result<HcclTable, MissingLibrary> {
+    // SAFETY: the caller\'s.
+    let opened = unsafe { open_family("HCCL", &["libhccl.so", "libhcomm.so"], search) }?;
     // SAFETY: `lookup` gives addresses of the names asked for in libraries that are never closed.
     Ok(unsafe { HcclTable::load(opened.origin.clone(), &mut |name| opened.lookup(name)) })
 }
@@ -232,7 +304,9 @@ fn symbol(library: &Library, name: &CStr) -> Option<Address> {
     NonNull::new(*found.ok()?)
 }
 
-fn open_family(
+/// # Safety
+/// As [`Libraries::open`].
+unsafe fn open_family(
     family: &'static str,
     names: &'static [&'static str],
     search: &Search,
@@ -243,7 +317,8 @@ fn open_family(
         let mut opened = Opened { origin: Origin::default(), process: None, libraries: Vec::new() };
         for name in names {
             let path = dir.join(name);
-            match open_file(&path) {
+            // SAFETY: the caller's.
+            match unsafe { open_file(&path) } {
                 Ok(library) => {
                     opened.libraries.push(library);
                     opened.origin.files.push(path);
@@ -263,16 +338,19 @@ fn open_family(
     Err(MissingLibrary { family, names, tried, refused: search.refused().to_vec() })
 }
 
-fn open_file(path: &Path) -> Result<Library, Unusable> {
+/// # Safety
+/// As [`Libraries::open`].
+unsafe fn open_file(path: &Path) -> Result<Library, Unusable> {
     check_file(path)?;
-    // SAFETY: the file is at an absolute path that only its owner or group may change; whoever installs a library there
-    // is trusted with this process, and HCCL's initialisers are what the caller asks for.
-    unsafe { Library::new(path) }.map_err(|error| Unusable::NotLoadable(reason(&error)))
+    // SAFETY: the caller's; and the file is at an absolute path that only its owner or group may change.
+    unsafe { Library::new(path) }.map_err(|error| Unusable::NotLoadable(reason(&error, path)))
 }
 
-/// The linker's words, without the wrapping of the loading crate.
-fn reason(error: &libloading::Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+/// The linker's words, without the wrapping of the loading crate and without the path that is said anyway.
+fn reason(error: &libloading::Error, path: &Path) -> String {
+    let words = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let without = words.strip_prefix(&format!("{}: ", path.display())).map(str::to_owned);
+    without.unwrap_or(words)
 }
 
 fn check_file(path: &Path) -> Result<(), Unusable> {

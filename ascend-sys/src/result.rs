@@ -176,7 +176,7 @@ pub fn check_hccl(libs: &Libraries, symbol: &'static str, code: HcclResult) -> R
 /// The library's text of this thread's last error. Reading may consume it.
 #[must_use]
 pub fn recent_text(libs: &Libraries) -> Option<String> {
-    let read = libs.acl.aclGetRecentErrMsg?;
+    let read = libs.acl.aclGetRecentErrMsg().ok()?;
     // SAFETY: the function takes nothing and returns null or a string.
     let text = unsafe { read() };
     copy_text(text).filter(|text| !text.trim().is_empty())

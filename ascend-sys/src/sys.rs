@@ -18,5 +18,5 @@ pub use acl_errors::AclError;
 pub use config::*;
 pub use hccl::*;
 pub use hccl_calls::HcclTable;
-pub use table::{MissingSymbol, Origin, Symbol};
 pub(crate) use table::Address;
+pub use table::{MissingSymbol, Origin, Symbol};

@@ -30,11 +30,14 @@ pub fn get_root_info(libs: &Libraries) -> Result<HcclRootInfo> {
 }
 
 /// Builds a communicator; every rank calls with the same `ranks`, info and configuration, the root too. It blocks until
-/// all have come or `HCCL_CONNECT_TIMEOUT` is over. Not from two threads of one device at once.
+/// all have come or `HCCL_CONNECT_TIMEOUT` is over.
 ///
 /// # Errors
 /// When the rank is not below `ranks`, the call fails, or the library lacks it.
-pub fn comm_init_root_info(
+///
+/// # Safety
+/// No other thread builds a communicator on this thread's device at the same time.
+pub unsafe fn comm_init_root_info(
     libs: &Libraries,
     ranks: u32,
     info: &HcclRootInfo,
@@ -60,7 +63,10 @@ pub fn comm_init_root_info(
 ///
 /// # Errors
 /// When the path is too long, the call fails, or the library lacks it.
-pub fn comm_init_cluster_info(
+///
+/// # Safety
+/// No other thread builds a communicator on this thread's device at the same time.
+pub unsafe fn comm_init_cluster_info(
     libs: &Libraries,
     path: &CStr,
     rank: u32,
@@ -89,7 +95,10 @@ pub fn comm_init_cluster_info(
 ///
 /// # Errors
 /// When no or too many devices are given or one comes twice, the call fails, or the library lacks it.
-pub fn comm_init_all(libs: &Libraries, devices: &[i32]) -> Result<Vec<HcclComm>> {
+///
+/// # Safety
+/// No other thread builds a communicator on one of these devices at the same time.
+pub unsafe fn comm_init_all(libs: &Libraries, devices: &[i32]) -> Result<Vec<HcclComm>> {
     const NAME: &str = "HcclCommInitAll";
     let count = u32::try_from(devices.len()).map_err(|_| Error::argument(NAME, "more devices than a u32 counts"))?;
     if count == 0 {
@@ -166,7 +175,7 @@ pub unsafe fn comm_name(libs: &Libraries, comm: HcclComm) -> Result<String> {
 /// The library's own name of a code; `None` where it has none or lacks the call.
 #[must_use]
 pub fn error_string(libs: &Libraries, code: HcclResult) -> Option<String> {
-    let call = libs.hccl.HcclGetErrorString?;
+    let call = libs.hccl.HcclGetErrorString().ok()?;
     // SAFETY: the call takes a number and returns null or a string.
     let text = unsafe { call(code) };
     copy_text(text)
@@ -175,7 +184,7 @@ pub fn error_string(libs: &Libraries, code: HcclResult) -> Option<String> {
 /// The newest configuration this library surely reads: version 1 where it cannot be asked.
 #[must_use]
 pub fn config_version(libs: &Libraries) -> ConfigVersion {
-    let Some(call) = libs.hccl.HcclGetCommConfigCapability else { return ConfigVersion::V1 };
+    let Ok(call) = libs.hccl.HcclGetCommConfigCapability() else { return ConfigVersion::V1 };
     // SAFETY: the call takes nothing and returns a number.
     let capability = unsafe { call() };
     ConfigVersion::for_capability(capability)

@@ -54,12 +54,12 @@ impl ConfigVersion {
     pub const fn for_capability(capability: u32) -> Self {
         // A capability numbered n is supported when the answer is greater than n.
         match capability {
-            0..=2 => Self::V1,   // up to DETERMINISTIC (1)
-            3 => Self::V2,       // COMM_NAME (2)
-            4..=6 => Self::V5,   // OP_EXPANSION_MODE (3), SUPPORT_INIT_BY_ENV (4), WORLD_RANKID (5) without JOBID
-            7..=10 => Self::V6,  // JOBID (6); RETRY (10) completes version 8
-            11 => Self::V8,      // RETRY (10)
-            12.. => Self::V9,    // BUFFER_NAME (11)
+            0..=2 => Self::V1,  // up to DETERMINISTIC (1)
+            3 => Self::V2,      // COMM_NAME (2)
+            4..=6 => Self::V5,  // OP_EXPANSION_MODE (3), SUPPORT_INIT_BY_ENV (4), WORLD_RANKID (5) without JOBID
+            7..=10 => Self::V6, // JOBID (6); RETRY (10) completes version 8
+            11 => Self::V8,     // RETRY (10)
+            12.. => Self::V9,   // BUFFER_NAME (11)
         }
     }
 }
@@ -378,10 +378,7 @@ mod tests {
     fn texts_that_do_not_fit_and_numbers_out_of_range_are_refused() {
         let mut config = HcclCommConfig::new(ConfigVersion::V11);
         let long = "n".repeat(128);
-        assert_eq!(
-            config.set_comm_name(&long),
-            Err(ConfigError::Text { field: "comm_name", len: 128, max: 127 })
-        );
+        assert_eq!(config.set_comm_name(&long), Err(ConfigError::Text { field: "comm_name", len: 128, max: 127 }));
         config.set_comm_name(&long[1..]).unwrap();
         assert_eq!(super::super::text_of(&config.comm_name), long[1..]);
         config.set_comm_name("ab").unwrap();

@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_void};
 
 use super::{
     AclrtDrvMemHandle, AclrtStream, HcclComm, HcclCommConfig, HcclCommStateCallback, HcclCommStatus, HcclCommSymWindow,
-    HcclConfig, HcclConfigType, HcclConfigValue, HcclDataType, HcclReduceOp, HcclResult, HcclRootInfo, HcclSendRecvItem,
-    table::function_table,
+    HcclConfig, HcclConfigType, HcclConfigValue, HcclDataType, HcclReduceOp, HcclResult, HcclRootInfo,
+    HcclSendRecvItem, table::function_table,
 };
 
 function_table! {

@@ -61,14 +61,18 @@ pub struct MissingSymbol {
 impl fmt::Display for MissingSymbol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Symbol { name, since } = self.symbol;
+        if self.origin.files.is_empty() {
+            return write!(f, "{name} is missing: no library that could have it was found (known since {since})");
+        }
         write!(f, "{name} is not in {} (known since {since}): install a newer CANN or do without it", self.origin)
     }
 }
 
 impl std::error::Error for MissingSymbol {}
 
-/// Declares a table: a struct with one optional function pointer per symbol, a method of the same name that returns it
-/// or says what is missing, the list of symbols, and the loading of them all.
+/// Declares a table: a struct with one private optional function pointer per symbol, a method of the same name that returns it
+/// or says what is missing, the list of symbols, and the loading of them all. The fields are private because safe
+/// functions call what is in them.
 macro_rules! function_table {
     (
         $(#[$meta:meta])* $table:ident;
@@ -79,9 +83,7 @@ macro_rules! function_table {
         #[derive(Clone, Debug, Default)]
         pub struct $table {
             $(
-                $(#[$doc])*
-                #[doc = concat!("\n\nKnown since ", $since, ".")]
-                pub $name: Option<unsafe extern "C" fn($($arg: $ty),*) -> $ret>,
+                $name: Option<unsafe extern "C" fn($($arg: $ty),*) -> $ret>,
             )*
             origin: std::sync::Arc<$crate::sys::Origin>,
         }
@@ -127,6 +129,7 @@ macro_rules! function_table {
 
             $(
                 $(#[$doc])*
+                #[doc = concat!("\n\nKnown since ", $since, ".")]
                 ///
                 /// # Errors
                 /// When the library does not have the function.
