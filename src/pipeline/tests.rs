@@ -411,6 +411,7 @@ fn real_ranks_meet_without_buffers() {
 mod threads {
     use super::{Action, Channel, Message, Plan};
     use std::collections::HashMap;
+    use std::collections::hash_map::Entry;
     use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
     use std::thread;
     use std::time::{Duration, Instant};
@@ -425,9 +426,9 @@ mod threads {
         let mut ends: Vec<(Senders, Receivers)> = (0..plan.ranks()).map(|_| Default::default()).collect();
         for rank in 0..plan.ranks() {
             for message in plan.actions(rank).iter().filter_map(Action::sends) {
-                let (sender, receiver) = sync_channel(0);
-                if !ends[rank].0.contains_key(&message.channel) {
-                    ends[rank].0.insert(message.channel, sender);
+                if let Entry::Vacant(place) = ends[rank].0.entry(message.channel) {
+                    let (sender, receiver) = sync_channel(0);
+                    place.insert(sender);
                     ends[plan.ends(message.channel).1].1.insert(message.channel, receiver);
                 }
             }
@@ -561,7 +562,7 @@ fn digests_tell_plans_apart() {
 
 #[test]
 fn messages_held_are_counted() {
-    // Rank 0 makes the last activation while a gradient comes in; rank 1 takes two activations before it uses one.
+    // Rank 0 makes its last activation before the gradient that it swaps it for comes in; rank 1 likewise.
     let plan = plan(Schedule::OneFOneB, 2, 3, Costs::default());
     assert_eq!([0, 1].map(|rank| plan.peak_messages(rank)), [2, 2]);
     let one = Plan::new(Schedule::ForwardOnly(Flow::FillDrain), 1, 3, Costs::default()).unwrap();
