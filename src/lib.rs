@@ -33,6 +33,7 @@
 //! | run ranks as threads | [`local`](mod@local) |
 //! | talk within part of the ranks | [`Communicator::split`], [`Communicator::group`], [`mesh`] |
 //! | know the element types and operations | [`element`], [`reduce`] |
+//! | plan a pipeline of stages and microbatches | [`pipeline`] |
 //! | hold memory that moves without a copy | [`buffer`] |
 //! | understand an error | [`error`] |
 //! | set deadlines | [`options`] |
@@ -52,6 +53,7 @@ mod memory;
 pub mod mesh;
 pub mod options;
 pub mod pending;
+pub mod pipeline;
 pub mod prelude;
 pub mod reduce;
 mod rendezvous;
