@@ -49,8 +49,9 @@
 //! [`Schedule::formula`] computes the makespan that follows, and says `None` where no formula is valid. What these numbers
 //! are not:
 //!
+//! - A longer weight part helps `zb_h1` no further: each rank then adds the longer of `F` and `B`, in which it fills or empties.
 //! - They assume equal stages and free messages. [`Plan::retimed`] gives the times of unequal stages, [`Costs::transfer`]
-//!   counts messages: both ranks are then busy, for nothing is sent in the background. 1F1B waits for more hops than
+//!   counts messages: both ranks are then busy, for nothing is sent in the background, and the loss can be large. 1F1B waits for more hops than
 //!   GPipe; prefer it for its memory, not for its time.
 //! - Two ratios are called "bubble": idle time over work (Megatron-LM and zero-bubble papers) and over all time (GPipe
 //!   paper). [`Bubble`] has both.

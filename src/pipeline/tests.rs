@@ -243,6 +243,17 @@ fn a_ring_waits_only_for_missing_sequences() {
     }
 }
 
+/// Costs at which one way of placing messages alone would lose time.
+#[test]
+fn messages_are_placed_well() {
+    // A sender that starts its next work at once makes its receiver wait: 79 ticks.
+    let patient = plan(Schedule::Interleaved { chunks: 2 }, 4, 8, Costs::new(1, 2, 1));
+    assert_eq!((patient.loss().ideal, patient.loss().ticks()), (76, 0));
+    // A message that goes before it is needed delays its receiver: 29 ticks.
+    let in_time = plan(Schedule::OneFOneB, 2, 3, Costs::new(2, 2, 2).with_transfer(1));
+    assert_eq!((in_time.loss().ideal, in_time.loss().ticks()), (28, 0));
+}
+
 #[test]
 fn opposite_messages_are_exchanged() {
     let plan = plan(Schedule::OneFOneB, 2, 3, Costs::new(2, 2, 2).with_transfer(1));
