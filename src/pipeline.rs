@@ -1,17 +1,20 @@
 //! Pipelines planned before they run: who computes what, who sends what, in an order that cannot deadlock.
 //!
 //! ```text
-//! one_f_one_b: 2 ranks, 3 microbatches, 12 ticks; idle 25.0 % of the time (33.3 % of the work); no time lost to blocking messages
+//! one_f_one_b: 2 ranks, 3 microbatches, 12 ticks; idle 25.0 % of the time (33.3 % of the work)
 //! rank 0 |F0 F1 .  .  B0 B0 F2 B1 B1 .  B2 B2
 //! rank 1 |.  F0 B0 B0 F1 B1 B1 F2 B2 B2
 //! a column is 1 tick; F forward, B backward; . waits, = transfers
+//! no time lost to blocking messages
 //! ```
 //!
 //! - A [`Plan`] lists for each rank, in order, what to compute, send and receive. It is made from a [`Schedule`], the
 //!   number of ranks and microbatches, and [`Costs`].
-//! - Every plan ends on a transport that buffers nothing, where a send waits for its receive. The lists are parts of one
-//!   order of the whole pipeline, so they can't deadlock, and each plan is then run on a virtual clock that proves it.
-//! - On every stage each microbatch passes forward once and, in training, backward once, and only after its input is there.
+//! - Every plan ends on a transport that buffers nothing, where a send waits for its receive. The lists are parts of
+//!   one order of the whole pipeline, so they can't deadlock, and each plan is then run on a virtual clock that proves
+//!   it.
+//! - On every stage each microbatch passes forward once and, in training, backward once, and only after its input is
+//!   there.
 //! - A [`Channel`] is one direction of one edge, and a [`Message`] says its channel and microbatch, so that a gradient
 //!   is never taken for an activation.
 //! - Costs place messages and draw pictures. A plan ends in the same order, whatever the work takes in the end.
@@ -20,7 +23,7 @@
 //! ```
 //! use hccl::pipeline::{Costs, Plan, Schedule};
 //!
-//! let plan = Plan::new(Schedule::OneFOneB, 4, 8, Costs::new(1, 1, 1))?; // forward, backward, weight part: one tick each
+//! let plan = Plan::new(Schedule::OneFOneB, 4, 8, Costs::new(1, 1, 1))?; // ticks: forward, backward, weight part
 //! assert_eq!(plan.timeline().makespan(), 33); // 8 microbatches of 3 ticks, and 3 more until the pipeline is full
 //! assert_eq!(plan.timeline().bubble().of_ideal(), 3.0 / 8.0); // idle time over work
 //! assert_eq!(plan.timeline().bubble().of_total(), 3.0 / 11.0); // idle time over all time
@@ -32,9 +35,10 @@
 //!
 //! # Time and memory
 //!
-//! `p` ranks, `m` microbatches, `v` stages a rank; `F`, `B` and `W` are the ticks that one *stage* takes for the forward
-//! pass, the input part and the weight part of the backward pass. The bubble is the time in which a rank does not work,
-//! in a step that begins and ends together on all ranks. Activations are counted in stages, on the rank that holds most.
+//! `p` ranks, `m` microbatches, `v` stages a rank; `F`, `B` and `W` are the ticks that one *stage* takes for the
+//! forward pass, the input part and the weight part of the backward pass. The bubble is the time in which a rank does
+//! not work, in a step that begins and ends together on all ranks. Activations are counted in stages, on the rank that
+//! holds most.
 //!
 //! | schedule | bubble | activations | microbatches |
 //! | --- | --- | --- | --- |
@@ -46,27 +50,31 @@
 //! | [`FillDrain`](Flow::FillDrain) | `(p-1)F` | 1 | any |
 //! | [`Ring`](Flow::Ring), `r` rounds | `(p-1)F`, and `(r-1)(p-m)F` if `m < p` | 1 | any |
 //!
-//! [`Schedule::formula`] computes the makespan that follows, and says `None` where no formula is valid. What these numbers
-//! are not:
+//! [`Schedule::formula`] computes the makespan that follows, and says `None` where no formula is valid. What these
+//! numbers are not:
 //!
-//! - They assume equal stages and free messages. [`Plan::retimed`] gives the times of unequal stages, [`Costs::transfer`]
-//!   counts messages: both ranks are then busy, for nothing is sent in the background. 1F1B waits for more hops than
-//!   GPipe; prefer it for its memory, not for its time.
+//! - A longer weight part helps `zb_h1` no further: each rank then adds the longer of `F` and `B`, in which it fills
+//!   or empties.
+//! - They assume equal stages and free messages. [`Plan::retimed`] gives the times of unequal stages,
+//!   [`Costs::transfer`] counts messages: both ranks are then busy, for nothing is sent in the background, and the
+//!   loss can be large. 1F1B waits for more hops than GPipe; prefer it for its memory, not for its time.
 //! - Two ratios are called "bubble": idle time over work (Megatron-LM and zero-bubble papers) and over all time (GPipe
 //!   paper). [`Bubble`] has both.
-//! - "Zero bubble" counts from a rank's first work to its last. On a clock that all ranks share some bubble remains, as the
-//!   table says, and anything that waits for all ranks before the optimizer's step, such as clipping by the global norm, pays it.
-//! - Where messages can't be placed without cost, [`Plan::loss`] says how much longer the plan takes than the same order
-//!   of work with buffers. With three equal costs and free messages nothing is lost in any schedule up to 8 ranks and 32
-//!   microbatches (a test says so); `interleaved`, `zb_h1` and `zb_v` lose some at unequal costs.
+//! - "Zero bubble" counts from a rank's first work to its last. On a clock that all ranks share some bubble remains,
+//!   as the table says, and anything that waits for all ranks before the optimizer's step, such as clipping by the
+//!   global norm, pays it.
+//! - Where messages can't be placed without cost, [`Plan::loss`] says how much longer the plan takes than the same
+//!   order of work with buffers. With three equal costs and free messages nothing is lost in any schedule on up to 8
+//!   ranks with up to 4 microbatches a rank (a test says so), and GPipe, 1F1B and inference lose nothing at any equal
+//!   stages; `interleaved`, `zb_h1` and `zb_v` lose some at unequal costs.
 //! - Activations count from the forward pass to the end of the backward pass, its weight part included. Messages that
 //!   were received early come on top: [`Plan::peak_messages`].
 //!
 //! Sources: GPipe (Huang et al., arXiv 1811.06965); 1F1B with a flush and interleaving (Narayanan et al., Efficient
-//! Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, arXiv 2104.04473), its memory (Korthikanti et
-//! al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198); ZB-H1 and ZB-V (Qi et al., Zero
-//! Bubble Pipeline Parallelism, arXiv 2401.10241, and Pipeline Parallelism with Controllable Memory, arXiv 2405.15362).
-//! The ring and the bounds on `m` were measured on this module's clock, and its tests hold them.
+//! Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, arXiv 2104.04473), its memory (Korthikanti
+//! et al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198); ZB-H1 and ZB-V (Qi et
+//! al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, and Pipeline Parallelism with Controllable Memory, arXiv
+//! 2405.15362). The ring and the bounds on `m` were measured on this module's clock, and its tests hold them.
 //!
 //! # Plans by hand
 //!
@@ -94,7 +102,8 @@
 //! # Ok::<(), PlanError>(())
 //! ```
 //!
-//! This module only plans: it knows no communicator, reads and writes nothing, and depends on the standard library alone.
+//! This module only plans: it knows no communicator, reads and writes nothing, and depends on the standard library
+//! alone.
 
 mod check;
 mod picture;

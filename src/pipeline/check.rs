@@ -156,8 +156,8 @@ impl fmt::Display for PlanError {
             }
             Self::TooLarge { schedule, ranks, microbatches, work } => write!(
                 f,
-                "{schedule} on {ranks} ranks with {microbatches} microbatches is {work} pieces of work (hint: plan at most {} \
-                 ranks and {} pieces, and repeat the plan)",
+                "{schedule} on {ranks} ranks with {microbatches} microbatches is {work} pieces of work (hint: plan at \
+                 most {} ranks and {} pieces, and repeat the plan)",
                 Self::MOST_RANKS,
                 Self::MOST_WORK
             ),

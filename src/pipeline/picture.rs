@@ -10,6 +10,12 @@ const MOST_COLUMNS: u64 = 1000;
 const COLUMN: f64 = 28.0;
 const ROW: usize = 30;
 const MARGIN: usize = 80;
+const FONT: &str = r#"font-family="monospace" font-size="11""#;
+/// The look of waiting.
+const HATCH: &str = concat!(
+    r#"<pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse">"#,
+    r##"<path d="M0 6L6 0" stroke="#bbb"/></pattern>"##
+);
 
 pub(super) fn text(plan: &Plan) -> String {
     let unit = unit(plan);
@@ -22,7 +28,7 @@ pub(super) fn text(plan: &Plan) -> String {
         text += format!("rank {rank:digits$} |{cells}").trim_end();
         text.push('\n');
     }
-    text + &legend(plan, unit) + "; . waits, = transfers\n"
+    text + &format!("{}; . waits, = transfers\n{}\n", legend(plan, unit), plan.loss())
 }
 
 /// What `rank` does at the first tick of each column.
@@ -62,14 +68,13 @@ fn label(plan: &Plan, work: Work) -> String {
 fn title(plan: &Plan) -> String {
     let bubble = plan.timeline().bubble();
     format!(
-        "{}: {} ranks, {} microbatches, {} ticks; idle {:.1} % of the time ({:.1} % of the work); {}",
+        "{}: {} ranks, {} microbatches, {} ticks; idle {:.1} % of the time ({:.1} % of the work)",
         plan.schedule(),
         plan.ranks(),
         plan.microbatches(),
         plan.timeline().makespan(),
         100.0 * bubble.of_total(),
         100.0 * bubble.of_ideal(),
-        plan.loss()
     )
 }
 
@@ -97,15 +102,15 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
 pub(super) fn svg(plan: &Plan) -> String {
     let unit = unit(plan);
     let scale = COLUMN / unit as f64;
-    let title = escape(&title(plan));
+    let title = escape(&format!("{}; {}", title(plan), plan.loss()));
     let columns = plan.timeline().makespan() as f64 * scale;
     // The title's letters are about 7 pixels wide.
     let width = (MARGIN as f64 + columns + 10.0).max(20.0 + 7.0 * title.len() as f64);
     let height = 40 + ROW * plan.ranks() + 30;
     let mut svg = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height}" font-family="monospace" font-size="11">
+        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height}" {FONT}>
 <title>{title}</title>
-<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 6L6 0" stroke="#bbb"/></pattern></defs>
+<defs>{HATCH}</defs>
 <rect width="100%" height="100%" fill="#fff"/>
 <text x="10" y="20">{title}</text>
 "##
@@ -149,12 +154,12 @@ fn svg_span(svg: &mut String, plan: &Plan, rank: usize, span: &Span, scale: f64)
 fn svg_box(svg: &mut String, rank: usize, ticks: [u64; 2], scale: f64, fill: &str, what: &str) -> (f64, f64) {
     let [begin, end] = ticks;
     let (x, width) = (MARGIN as f64 + begin as f64 * scale, (end - begin) as f64 * scale);
+    let (y, height) = (35 + ROW * rank, ROW - 4);
     let tip = escape(&format!("rank {rank}, ticks {begin} to {end}: {what}"));
+    let tip = format!("<title>{tip}</title>");
     let _ = writeln!(
         svg,
-        r##"<rect x="{x:.2}" y="{}" width="{width:.2}" height="{}" fill="{fill}" stroke="#fff"><title>{tip}</title></rect>"##,
-        35 + ROW * rank,
-        ROW - 4,
+        r##"<rect x="{x:.2}" y="{y}" width="{width:.2}" height="{height}" fill="{fill}" stroke="#fff">{tip}</rect>"##,
     );
     (x, width)
 }

@@ -131,7 +131,8 @@ impl Plan {
     /// Places the messages for work in an order of your own, one list a rank; stages live where `schedule` puts them.
     ///
     /// # Errors
-    /// [`PlanError::Unordered`] where a rank's order can't be kept, and what [`by_hand`](Self::by_hand) says about work.
+    /// [`PlanError::Unordered`] where a rank's order can't be kept, and what [`by_hand`](Self::by_hand) says about
+    /// work.
     pub fn from_work(
         schedule: Schedule,
         ranks: usize,
@@ -243,7 +244,8 @@ impl Plan {
         simulate::peak_messages(&self.shape, self.actions(rank))
     }
 
-    /// The time lost because messages are not buffered and do not travel beside the work: none wherever `ideal` equals `blocking`.
+    /// The time lost because messages are not buffered and do not travel beside the work: none wherever `ideal` equals
+    /// `blocking`.
     pub fn loss(&self) -> Loss {
         Loss { ideal: self.ideal, blocking: self.timeline.makespan() }
     }

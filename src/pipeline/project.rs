@@ -3,9 +3,10 @@
 //! The order lists every piece of work and every message. A rank's actions are the entries that concern it, in that
 //! order. This can't deadlock: of the entries not done yet, the first is next on every rank that it concerns.
 //!
-//! A message is placed at the first instant at which it is made and both its ranks are between two pieces of work. Where
-//! the ideal timing has such an instant before the receiver needs the message, nothing is lost. Where it has none, a
-//! sender may gain by waiting for its receiver instead of starting something long; several patiences are tried.
+//! A message is placed at the first instant at which it is made and both its ranks are between two pieces of work.
+//! Where the ideal timing has such an instant before the receiver needs the message, nothing is lost. Where it has
+//! none, a sender may gain by waiting for its receiver instead of starting something long; several patiences are
+//! tried.
 
 use super::check::PlanError;
 use super::plan::{Action, Costs, Message, Shape, Work};

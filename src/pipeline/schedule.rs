@@ -16,7 +16,8 @@ pub enum Schedule {
     OneFOneB,
     /// No backward pass: inference.
     ForwardOnly(Flow),
-    /// 1F1B with `chunks` stages a rank (at least 2), dealt round: the bubble shrinks by that factor, messages multiply by it.
+    /// 1F1B with `chunks` stages a rank (at least 2), dealt round: the bubble shrinks by that factor, messages
+    /// multiply by it.
     ///
     /// The number of microbatches must be a multiple of the number of ranks.
     Interleaved {
@@ -27,7 +28,8 @@ pub enum Schedule {
     ///
     /// The memory of 1F1B's first rank, on every rank.
     ZbH1,
-    /// Two stages a rank, laid out as a V, with a split backward pass: the first rank holds both the first and last stage.
+    /// Two stages a rank, laid out as a V, with a split backward pass: the first rank holds both the first and last
+    /// stage.
     ZbV,
 }
 

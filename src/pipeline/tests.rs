@@ -119,7 +119,7 @@ fn size() -> impl Strategy<Value = (Schedule, usize, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever work costs: all of it is done, within memory; ideal times are those of the formula; loss is what is longer.
+    /// Whatever work costs: all of it is done, within memory; ideal times are those of the formula.
     #[test]
     fn any_costs((schedule, p, m) in size(), [f, b, w] in [1..7_u32, 1..7_u32, 0..7_u32], transfer in 0..3_u32) {
         let costs = Costs::new(f, b, w).with_transfer(transfer);
@@ -241,6 +241,17 @@ fn a_ring_waits_only_for_missing_sequences() {
         let ring = Schedule::ForwardOnly(Flow::Ring { rounds: 3 });
         assert_eq!(plan(ring, 4, slots, Costs::default()).timeline().makespan(), ticks, "{slots} slots");
     }
+}
+
+/// Costs at which one way of placing messages alone would lose time.
+#[test]
+fn messages_are_placed_well() {
+    // A sender that starts its next work at once makes its receiver wait: 79 ticks.
+    let patient = plan(Schedule::Interleaved { chunks: 2 }, 4, 8, Costs::new(1, 2, 1));
+    assert_eq!((patient.loss().ideal, patient.loss().ticks()), (76, 0));
+    // A message that goes before it is needed delays its receiver: 29 ticks.
+    let in_time = plan(Schedule::OneFOneB, 2, 3, Costs::new(2, 2, 2).with_transfer(1));
+    assert_eq!((in_time.loss().ideal, in_time.loss().ticks()), (28, 0));
 }
 
 #[test]
@@ -481,20 +492,23 @@ fn golden_text() {
     assert_eq!(
         vee,
         "\
-zb_v: 2 ranks, 3 microbatches, 95 ticks; idle 5.3 % of the time (5.6 % of the work); no time lost to blocking messages
+zb_v: 2 ranks, 3 microbatches, 95 ticks; idle 5.3 % of the time (5.6 % of the work)
 rank 0 |F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 B1.1 W1.1 B0.0 W0.0 F2.1 B2.1 W2.1 B1.0 W1.0 B2.0 W2.0
 rank 1 |.    F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 F2.0 B0.0 W0.0 F2.1 B1.1 W1.1 B1.0 B2.1 B2.0 W1.0 W2.1 W2.0
-a column is 5 ticks; F forward, B backward for inputs, W for weights; .n: n-th stage of the rank, from 0; . waits, = transfers
+a column is 5 ticks; F forward, B backward for inputs, W for weights; .n: n-th stage of the rank, from 0; \
+. waits, = transfers
+no time lost to blocking messages
 "
     );
     let hops = plan(Schedule::ForwardOnly(Flow::FillDrain), 2, 2, Costs::new(2, 0, 0).with_transfer(1)).to_text();
     assert_eq!(
         hops,
         "\
-fill_drain: 2 ranks, 2 microbatches, 8 ticks; idle 50.0 % of the time (100.0 % of the work); 1 of 8 ticks lost to blocking messages
+fill_drain: 2 ranks, 2 microbatches, 8 ticks; idle 50.0 % of the time (100.0 % of the work)
 rank 0 |F0 F0 =  F1 F1 =
 rank 1 |.  .  =  F0 F0 =  F1 F1
 a column is 1 tick; F forward; . waits, = transfers
+1 of 8 ticks lost to blocking messages
 "
     );
 }
