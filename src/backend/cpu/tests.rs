@@ -208,6 +208,29 @@ fn queued_calls_keep_their_order_and_fail_with_the_first_cause() {
 }
 
 #[test]
+fn queued_calls_start_in_the_order_they_were_given() {
+    let queued = std::sync::Barrier::new(2);
+    ranks(2, &options(20), |backend| {
+        let mut values: Vec<Vec<u64>> = (0..20).map(|i| vec![i; i as usize + 1]).collect();
+        if backend.rank() == 1 {
+            queued.wait();
+            for values in &mut values {
+                run(backend, all_reduce(values, OpKind::Sum)).unwrap();
+            }
+            return;
+        }
+        // SAFETY: the vectors outlive the wait below.
+        let submit = |v: &mut Vec<u64>| unsafe { backend.submit(all_reduce(v, OpKind::Sum)) }.unwrap();
+        let tickets: Vec<Ticket> = values.iter_mut().map(submit).collect();
+        queued.wait();
+        for ticket in tickets {
+            backend.wait(ticket, None).unwrap().unwrap();
+        }
+        assert!(values.iter().enumerate().all(|(i, v)| v.iter().all(|x| *x == 2 * i as u64)));
+    });
+}
+
+#[test]
 fn groups_of_groups_work() {
     ranks(4, &options(20), |backend| {
         let rank = backend.rank();
