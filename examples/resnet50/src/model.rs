@@ -63,14 +63,6 @@ impl ResNet50 {
         segments.push(Segment::head(channels, config, &vb)?);
         Ok(Self { segments })
     }
-
-    /// Class scores (before softmax) of `images`, `N x 3 x H x W`: `N x classes`.
-    ///
-    /// # Errors
-    /// Those of the layers.
-    pub fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_all(images, train)
-    }
 }
 
 impl SegmentedModel for ResNet50 {
@@ -262,7 +254,7 @@ mod tests {
     fn every_parameter_and_no_buffer_gets_a_gradient() {
         let (vars, model) = build(&ResNet50Config { classes: 10, ..Default::default() });
         let images = Tensor::randn(0f32, 1.0, (2, 3, 32, 32), &Device::Cpu).unwrap();
-        let scores = model.forward(&images, true).unwrap();
+        let scores = model.forward_all(&images, true).unwrap();
         assert_eq!(scores.dims(), [2, 10]);
         let labels = Tensor::new(&[3u32, 7], &Device::Cpu).unwrap();
         let gradients = candle_nn::loss::cross_entropy(&scores, &labels).unwrap().backward().unwrap();
@@ -282,7 +274,7 @@ mod tests {
     fn segments_in_a_row_are_the_model() {
         let (_vars, model) = build(&ResNet50Config { classes: 10, zero_init_residual: true, ..Default::default() });
         let images = Tensor::randn(0f32, 1.0, (2, 3, 32, 32), &Device::Cpu).unwrap();
-        let whole = model.forward(&images, false).unwrap().to_vec2::<f32>().unwrap();
+        let whole = model.forward_all(&images, false).unwrap().to_vec2::<f32>().unwrap();
         let mut x = images;
         for segment in 0..model.len() {
             x = SegmentedModel::forward(&model, segment, &x.detach(), false).unwrap();
