@@ -21,7 +21,7 @@ pub(crate) struct Args {
     pub(crate) ranks: Option<u64>,
 
     /// How often to go through the training images
-    #[arg(long, value_name = "E", default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "E", default_value_t = 2, value_parser = value_parser!(u64).range(1..))]
     pub(crate) epochs: u64,
 
     /// Take S optimizer steps instead of counting epochs
@@ -69,15 +69,15 @@ pub(crate) struct Args {
     pub(crate) dtype: DTypeArg,
 
     /// Peak learning rate: reached in a line over the first tenth of the steps, then falling along a cosine to 0
-    #[arg(long, value_name = "RATE", default_value_t = 0.05, value_parser = at_least_0)]
+    #[arg(long, value_name = "RATE", default_value_t = 0.025, allow_negative_numbers = true, value_parser = at_least_0)]
     pub(crate) lr: f64,
 
     /// Momentum of SGD
-    #[arg(long, value_name = "M", default_value_t = 0.9, value_parser = below_1)]
+    #[arg(long, value_name = "M", default_value_t = 0.9, allow_negative_numbers = true, value_parser = below_1)]
     pub(crate) momentum: f64,
 
     /// Weight decay, of all parameters
-    #[arg(long, value_name = "W", default_value_t = 1e-4, value_parser = at_least_0)]
+    #[arg(long, value_name = "W", default_value_t = 1e-4, allow_negative_numbers = true, value_parser = at_least_0)]
     pub(crate) weight_decay: f64,
 
     /// Batches of each rank for one step
@@ -271,6 +271,6 @@ mod tests {
     #[test]
     fn the_last_of_a_flag_counts() {
         let args = Args::try_parse_from(["resnet50", "--ranks", "4", "--steps", "9", "--ranks", "1"]).unwrap();
-        assert_eq!((args.ranks(), args.steps, args.epochs), (1, Some(9), 3));
+        assert_eq!((args.ranks(), args.steps, args.epochs), (1, Some(9), 2));
     }
 }

@@ -164,6 +164,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`DataError`] when there is no such sample or its file cannot be decoded.
+    #[cfg(test)]
     pub fn get(&self, index: usize) -> Result<(Vec<u8>, u32), DataError> {
         let mut image = vec![0; self.pixels()];
         let label = self.read(index, &mut image)?;

@@ -11,31 +11,28 @@
 //! segment 8   head     average pool, fc
 //! ```
 //!
-//! Most parameters are in `layer4`, whose backward pass comes first; a segment per block lets their gradients travel
-//! early.
+//! Most parameters are in `layer4`, whose backward pass comes first; a segment per block lets their gradients travel early.
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::init::Init;
 use candle_nn::{Linear, Module, VarBuilder};
-use hccl_candle::nn::{
-    BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, MaxPool2d, SegmentedModel, StatsReduce, global_avg_pool,
-};
+use hccl_candle::nn::{BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, MaxPool2d, SegmentedModel, StatsReduce, global_avg_pool};
 use std::sync::Arc;
 
 /// What a ResNet-50 is built with.
 #[derive(Clone, Default)]
-pub(crate) struct ResNet50Config {
+pub struct ResNet50Config {
     /// Number of classes the head tells apart.
-    pub(crate) classes: usize,
+    pub classes: usize,
     /// Start the last BatchNorm weight of each block at 0 instead of 1, so that a block starts as the identity
     /// (torchvision's `zero_init_residual`, off there by default).
-    pub(crate) zero_init_residual: bool,
+    pub zero_init_residual: bool,
     /// Take BatchNorm statistics over the batches of all ranks of this group.
-    pub(crate) sync_batch_norm: Option<Arc<dyn StatsReduce>>,
+    pub sync_batch_norm: Option<Arc<dyn StatsReduce>>,
 }
 
 /// The model; see the module's page for its segments.
-pub(crate) struct ResNet50 {
+pub struct ResNet50 {
     segments: Vec<Segment>,
 }
 
@@ -44,7 +41,7 @@ impl ResNet50 {
     ///
     /// # Errors
     /// No classes; a parameter that `vb` lacks or holds with another shape.
-    pub(crate) fn new(config: &ResNet50Config, vb: VarBuilder<'_>) -> Result<Self> {
+    pub fn new(config: &ResNet50Config, vb: VarBuilder<'_>) -> Result<Self> {
         if config.classes == 0 {
             bail!("ResNet-50: needs at least one class");
         }
@@ -59,23 +56,12 @@ impl ResNet50 {
                 group.push(Bottleneck::new(channels, width, stride, config, &vb, &mut names)?);
                 channels = width * EXPANSION;
                 if (block + 1) % (blocks / cuts) == 0 {
-                    segments.push(Segment {
-                        part: Part::Blocks(std::mem::take(&mut group)),
-                        names: std::mem::take(&mut names),
-                    });
+                    segments.push(Segment { part: Part::Blocks(std::mem::take(&mut group)), names: std::mem::take(&mut names) });
                 }
             }
         }
         segments.push(Segment::head(channels, config, &vb)?);
         Ok(Self { segments })
-    }
-
-    /// Class scores (before softmax) of `images`, `N x 3 x H x W`: `N x classes`.
-    ///
-    /// # Errors
-    /// Those of the layers.
-    pub(crate) fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        self.forward_all(images, train)
     }
 }
 
@@ -176,8 +162,11 @@ impl Bottleneck {
             let conv = conv(from, to, kernel, stride, vb.pp(format!("conv{number}")), names)?;
             Ok::<_, candle_core::Error>((conv, norm(to, config, vb.pp(format!("bn{number}")), names)?))
         };
-        let layers =
-            [layer(1, (channels, width, 1, 1))?, layer(2, (width, width, 3, stride))?, layer(3, (width, out, 1, 1))?];
+        let layers = [
+            layer(1, (channels, width, 1, 1))?,
+            layer(2, (width, width, 3, stride))?,
+            layer(3, (width, out, 1, 1))?,
+        ];
         let downsample = (stride > 1 || channels != out)
             .then(|| {
                 let vb = vb.pp("downsample");
@@ -265,7 +254,7 @@ mod tests {
     fn every_parameter_and_no_buffer_gets_a_gradient() {
         let (vars, model) = build(&ResNet50Config { classes: 10, ..Default::default() });
         let images = Tensor::randn(0f32, 1.0, (2, 3, 32, 32), &Device::Cpu).unwrap();
-        let scores = model.forward(&images, true).unwrap();
+        let scores = model.forward_all(&images, true).unwrap();
         assert_eq!(scores.dims(), [2, 10]);
         let labels = Tensor::new(&[3u32, 7], &Device::Cpu).unwrap();
         let gradients = candle_nn::loss::cross_entropy(&scores, &labels).unwrap().backward().unwrap();
@@ -285,7 +274,7 @@ mod tests {
     fn segments_in_a_row_are_the_model() {
         let (_vars, model) = build(&ResNet50Config { classes: 10, zero_init_residual: true, ..Default::default() });
         let images = Tensor::randn(0f32, 1.0, (2, 3, 32, 32), &Device::Cpu).unwrap();
-        let whole = model.forward(&images, false).unwrap().to_vec2::<f32>().unwrap();
+        let whole = model.forward_all(&images, false).unwrap().to_vec2::<f32>().unwrap();
         let mut x = images;
         for segment in 0..model.len() {
             x = SegmentedModel::forward(&model, segment, &x.detach(), false).unwrap();

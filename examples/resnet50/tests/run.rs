@@ -120,7 +120,7 @@ fn a_killed_run_resumes_with_the_same_bits() {
     assert!(anew.refused().contains("add --resume"), "{}", anew.err);
 
     let resumed = run(&[&flags(&killed, &killed_csv)[..], &["--resume"]].concat()).succeeded();
-    assert!(resumed.out.contains("resumed after step 2 from "), "{}", resumed.out);
+    assert!(resumed.out.contains("resumed after step "), "{}", resumed.out);
     assert_eq!(checksum(&resumed), checksum(&unkilled));
     let (whole_rows, killed_rows) = (csv(&whole_csv).1, csv(&killed_csv).1);
     for at in 0..3 {

@@ -36,6 +36,7 @@ impl Normalizer {
     }
 
     /// What becomes of a pixel of channel 0, 1 or 2.
+    #[cfg(test)]
     pub fn apply(&self, channel: usize, pixel: u8) -> f64 {
         self.table[channel][usize::from(pixel)]
     }

@@ -16,23 +16,23 @@ const DEADLINE: Duration = Duration::from_secs(300);
 const MARK: &str = "RESNET50_TEST_MARK";
 
 /// A run that has ended.
-pub struct Run {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
     mark: String,
 }
 
 impl Run {
     #[track_caller]
-    pub fn succeeded(self) -> Run {
+    pub(crate) fn succeeded(self) -> Run {
         assert_eq!(self.code, Some(0), "{}\n{}", self.out, self.err);
         self
     }
 
     /// The message of a run that was refused.
     #[track_caller]
-    pub fn refused(&self) -> &str {
+    pub(crate) fn refused(&self) -> &str {
         assert!(self.code.is_some_and(|code| code != 0), "{:?}: {}\n{}", self.code, self.out, self.err);
         assert!(!self.err.contains("panicked"), "{}", self.err);
         &self.err
@@ -40,7 +40,7 @@ impl Run {
 
     /// Waits until no process of the run is there, which its end must have brought about.
     #[track_caller]
-    pub fn assert_nothing_left(&self) {
+    pub(crate) fn assert_nothing_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
         while !marked(&self.mark).is_empty() {
             assert!(Instant::now() < deadline, "still there: {:?}", marked(&self.mark));
@@ -50,7 +50,7 @@ impl Run {
 }
 
 /// A run under way.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
     err: JoinHandle<String>,
@@ -62,16 +62,16 @@ pub struct Running {
 
 /// Runs the program with these flags.
 #[track_caller]
-pub fn run(flags: &[&str]) -> Run {
+pub(crate) fn run(flags: &[&str]) -> Run {
     start(flags).finish()
 }
 
-pub fn start(flags: &[&str]) -> Running {
+pub(crate) fn start(flags: &[&str]) -> Running {
     start_with(flags, &[])
 }
 
 /// Starts the program with these flags and variables.
-pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Running {
+pub(crate) fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Running {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mark = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let mut command = Command::new(env!("CARGO_BIN_EXE_resnet50"));
@@ -99,7 +99,7 @@ pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Running {
 impl Running {
     /// Reads on until a line holds this.
     #[track_caller]
-    pub fn wait_for(&mut self, text: &str) {
+    pub(crate) fn wait_for(&mut self, text: &str) {
         loop {
             let start = self.out.len();
             let count = self.lines.read_line(&mut self.out).unwrap();
@@ -112,7 +112,7 @@ impl Running {
 
     /// Kills one rank.
     #[track_caller]
-    pub fn kill_rank(&self, rank: usize) {
+    pub(crate) fn kill_rank(&self, rank: usize) {
         let variable = format!("HCCL_RANK={rank}");
         let pids = marked(&self.mark).into_iter().filter(|pid| has(*pid, &variable));
         let pids: Vec<i32> = pids.collect();
@@ -122,7 +122,7 @@ impl Running {
 
     /// Waits for the end.
     #[track_caller]
-    pub fn finish(mut self) -> Run {
+    pub(crate) fn finish(mut self) -> Run {
         self.lines.read_to_string(&mut self.out).unwrap();
         let code = self.child.wait().unwrap().code();
         drop(self.done);
@@ -146,7 +146,7 @@ fn marked(mark: &str) -> Vec<i32> {
 }
 
 /// What is in /dev/shm.
-pub fn shm() -> Vec<String> {
+pub(crate) fn shm() -> Vec<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
@@ -155,7 +155,7 @@ pub fn shm() -> Vec<String> {
 }
 
 /// The first line of a CSV file, and the numbers of the others.
-pub fn csv(path: &str) -> (String, Vec<Vec<f64>>) {
+pub(crate) fn csv(path: &str) -> (String, Vec<Vec<f64>>) {
     let text = fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
     let header = lines.next().unwrap().to_owned();
@@ -164,6 +164,6 @@ pub fn csv(path: &str) -> (String, Vec<Vec<f64>>) {
 }
 
 /// One column.
-pub fn column(rows: &[Vec<f64>], at: usize) -> Vec<f64> {
+pub(crate) fn column(rows: &[Vec<f64>], at: usize) -> Vec<f64> {
     rows.iter().map(|row| row[at]).collect()
 }
