@@ -183,6 +183,7 @@ fn an_abort_ends_everyone() {
     let told = std::sync::Barrier::new(2);
     let errors = ranks(2, &options(20), |backend| {
         if backend.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(50)); // until rank 0 waits
             backend.abort();
         }
         let error = run(backend, all_reduce(&mut [1_f32], OpKind::Sum)).unwrap_err().error;
