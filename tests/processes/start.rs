@@ -22,6 +22,8 @@ fn wait_for_connections(crowd: &Crowd, others: usize) {
     let name = format!("/{}", crowd.generation);
     let connected = || sockets().iter().filter(|s| s.contains("/job/") && s.ends_with(&name)).count();
     wait_until("ranks connect", || connected() == others + 1);
+    // Between connecting and its hello a rank has no number; nothing outside shows when that is over.
+    std::thread::sleep(Duration::from_millis(100));
 }
 
 /// Every rank in `ranks` must name `victim` soon after `killed`.
@@ -51,8 +53,10 @@ fn random_kills_during_the_start() {
         let killed = crowd.kill(victim);
         for rank in crowd.others(victim) {
             let said = crowd.wait_for(rank, "error");
-            // One that died before it came is only known to be missing, or not to answer.
-            let names = [format!("rank {victim} died"), format!("for rank {victim}"), format!("late [{victim}]")];
+            // One that died before it came is only known to be missing, or not to answer; and one that comes after
+            // rank 0 has given up finds nobody.
+            let mut names = vec![format!("rank {victim} died"), format!("for rank {victim}")];
+            names.extend((rank != 0).then(|| "late [0]".to_owned()));
             assert!(
                 names.iter().any(|name| said.text.contains(name)),
                 "victim {victim}: {said:?} of {:#?}",

@@ -10,16 +10,15 @@ const LIMIT: &str = "0.7";
 
 /// The others name `late` by their deadline; it lives, and learns the same when it goes on.
 fn expect_late(mut crowd: Crowd, late: usize, stopped: Instant) {
-    let names = format!("error late [{late}]");
     for rank in crowd.others(late) {
-        let said = crowd.wait_for(rank, &names);
+        let said = crowd.wait_for_timeout(rank, late);
         // Its deadline, and the second that a failed call gives a rank that stands still in its memory.
         let after = said.at.saturating_duration_since(stopped);
         assert!(after < 3 * SOON, "rank {rank} was told after {after:?}");
     }
     assert!(crowd.is_alive(late));
     crowd.go_on(late);
-    crowd.wait_for(late, &names);
+    crowd.wait_for_timeout(late, late);
     crowd.again(&[0, 1, 2]);
     crowd.finish(&[]);
 }
@@ -98,9 +97,6 @@ fn a_rank_whose_memory_cannot_be_mapped_is_late() {
     crowd.stop(1);
     crowd.tell(0, "go");
     crowd.tell(2, "go");
-    let names = "error late [1]";
-    crowd.wait_for(0, names);
-    crowd.wait_for(2, names);
     expect_late(crowd, 1, stopped);
 }
 

@@ -219,6 +219,14 @@ impl Crowd {
         }
     }
 
+    /// Waits until `rank` says that its call timed out and names `late`, alone or with ranks that wait for it.
+    pub(crate) fn wait_for_timeout(&self, rank: usize, late: usize) -> Said {
+        let said = self.wait_for(rank, "error late [");
+        let names = said.text["error late [".len()..].split(']').next().unwrap();
+        assert!(names.split(", ").any(|name| name == late.to_string()), "{}: {said:?}", self.case);
+        said
+    }
+
     /// Waits until these ranks say a line that starts with `word`.
     pub(crate) fn wait_for_all(&self, ranks: &[usize], word: &str) {
         ranks.iter().for_each(|rank| drop(self.wait_for(*rank, word)));

@@ -418,7 +418,8 @@ fn join(address: &SocketAddr, own: Hello, options: &Options, deadline: Instant) 
     // Rank 0 is there and knows who is missing: its deadline, which ends before this one, decides.
     let deadline = Instant::now() + options.connect_timeout + HELLO_PATIENCE;
     let lost = |e| lost_or_late(e, 0, options);
-    stream.write_all(&own.to_bytes()).map_err(lost)?;
+    // When a word does not get through, rank 0 has given up or died: what it said before that is still read.
+    let _ = stream.write_all(&own.to_bytes());
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left)).map_err(lost)?;
     let mut welcome = [0; WELCOME];
@@ -431,7 +432,7 @@ fn join(address: &SocketAddr, own: Hello, options: &Options, deadline: Instant) 
     let memory = SharedMemory::map(file, Segment::bytes_for(size))?;
     let segment = Arc::new(Segment::adopt(memory, size)?);
     let watched = Watched::start(segment.clone(), own.rank as usize, own.process)?;
-    stream.write_all(&[GO]).map_err(lost)?;
+    let _ = stream.write_all(&[GO]);
     let mut go = [0];
     read_until(&stream, &mut go, deadline).map_err(lost)?;
     if go[0] != GO {

@@ -179,11 +179,16 @@ fn a_late_rank_is_a_timeout_that_names_it() {
 #[test]
 fn an_abort_ends_everyone() {
     let start = std::time::Instant::now();
+    // Nobody leaves before all have been told.
+    let told = std::sync::Barrier::new(2);
     let errors = ranks(2, &options(20), |backend| {
         if backend.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(50)); // until rank 0 waits
             backend.abort();
         }
-        run(backend, all_reduce(&mut [1_f32], OpKind::Sum)).unwrap_err().error
+        let error = run(backend, all_reduce(&mut [1_f32], OpKind::Sum)).unwrap_err().error;
+        told.wait();
+        error
     });
     assert!(errors.iter().all(|e| *e.kind() == ErrorKind::Aborted { by: 1 }), "{errors:?}");
     // At once, not when the calls would have timed out.
