@@ -58,18 +58,17 @@
 use crate::backend::Backend;
 use crate::buffer::DeviceBuffer;
 use crate::communicator::check::Place;
-use crate::communicator::queue::Queue;
+use crate::communicator::queue::{OneQueue, Queue};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::{Axis, GroupId, Peer, Rank, Root, World};
 use crate::options::Options;
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod blocking;
@@ -79,6 +78,8 @@ pub(crate) mod check;
 mod owned;
 pub(crate) mod queue;
 mod subgroup;
+#[cfg(test)]
+mod tests;
 
 pub use blocking::Batch;
 pub use builder::Builder;
@@ -88,14 +89,10 @@ pub struct Communicator<A: Axis = World> {
     pub(crate) queue: Arc<Queue>,
     options: Options,
     /// How many groups of the same members this rank made of this group.
-    made: RefCell<HashMap<Box<[usize]>, u64>>,
+    made: Mutex<HashMap<Box<[usize]>, u64>>,
     axis: PhantomData<A>,
-    /// Calls of one rank have an order, so that two threads cannot share one queue. The name shows in rustc's message.
-    one_queue: PhantomData<Cell<DuplicateItForEachThread>>,
+    _one_queue: OneQueue,
 }
-
-/// Names the remedy in the compiler's message about a communicator shared between threads.
-struct DuplicateItForEachThread;
 
 impl Communicator<World> {
     /// Joins the world that the environment describes: this library's launcher, torchrun, mpirun or srun. A process
@@ -161,9 +158,9 @@ impl<A: Axis> Communicator<A> {
         Ok(Communicator {
             queue: Arc::new(Queue::new(backend, place)),
             options,
-            made: RefCell::default(),
+            made: Mutex::default(),
             axis: PhantomData,
-            one_queue: PhantomData,
+            _one_queue: OneQueue::new(),
         })
     }
 

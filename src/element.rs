@@ -23,6 +23,12 @@ use std::fmt;
 use std::str::FromStr;
 
 mod sealed {
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` cannot become a collective element",
+        label = "not one of the library's element types",
+        note = "every backend must know the bytes of an element, so that the list is fixed: `hccl::element`",
+        note = "exchange the numbers inside `{Self}`, as a slice of f32, or its bytes, as a slice of u8"
+    )]
     pub trait Sealed {}
 }
 

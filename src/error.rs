@@ -76,7 +76,7 @@ pub enum ErrorKind {
     Mismatch {
         /// The rank whose call differs from this rank's.
         peer: usize,
-        /// This rank's call.
+        /// This rank's call; empty when two other ranks differ from each other.
         ours: String,
         /// The peer's call.
         theirs: String,
@@ -305,6 +305,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Timeout { late, after } => {
                 write!(f, "waited {:.1} s for rank {}", after.as_secs_f64(), Ranks(late))
             }
+            ErrorKind::Mismatch { peer, ours, theirs } if ours.is_empty() => write!(f, "rank {peer} called {theirs}"),
             ErrorKind::Mismatch { peer, ours, theirs } => {
                 write!(f, "rank {peer} called {theirs}, this rank called {ours}")
             }

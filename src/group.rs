@@ -27,6 +27,12 @@ use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
 mod sealed {
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` cannot become an axis",
+        label = "not one of the library's axes",
+        note = "axes are `World`, `Dp` (data), `Pp` (pipeline) and `Tp` (tensor parallel)",
+        note = "for other groups use `Communicator::split` or `Communicator::group`"
+    )]
     pub trait Sealed {}
 }
 

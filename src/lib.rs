@@ -33,6 +33,7 @@
 //! | run ranks as threads | [`local`](mod@local) |
 //! | talk within part of the ranks | [`Communicator::split`], [`Communicator::group`], [`mesh`] |
 //! | know the element types and operations | [`element`], [`reduce`] |
+//! | plan a pipeline of stages and microbatches | [`pipeline`] |
 //! | hold memory that moves without a copy | [`buffer`] |
 //! | understand an error | [`error`] |
 //! | set deadlines | [`options`] |
@@ -52,6 +53,7 @@ mod memory;
 pub mod mesh;
 pub mod options;
 pub mod pending;
+pub mod pipeline;
 pub mod prelude;
 pub mod reduce;
 mod rendezvous;
@@ -63,7 +65,7 @@ pub use communicator::{AbortHandle, Batch, Builder, Communicator};
 pub use device::Device;
 pub use element::{DType, Element, Float, Numeric};
 pub use error::{Error, ErrorKind, Loss, Result};
-pub use flight::{InFlight, OwnedBuffer};
+pub use flight::OwnedBuffer;
 pub use group::{Axis, Dp, Peer, Pp, Rank, Root, Tp, World};
 pub use local::{local, local_results, try_local};
 pub use memory::{InPlace, Source};
@@ -71,3 +73,8 @@ pub use mesh::{HasAxis, Mesh, MeshAxes};
 pub use pending::{Failed, Pending, Refused};
 pub use reduce::{Avg, Max, Min, OpKind, Prod, ReduceOp, Sum};
 pub use scope::{Borrowed, Scope};
+
+/// The README's examples run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

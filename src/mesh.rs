@@ -32,15 +32,16 @@ use crate::group::{Axis, Dp, Pp, Tp, World};
 use std::fmt;
 
 /// One group of this rank for each axis of `Axes`, a tuple such as `(Dp, Tp)`. The module page says more.
-pub struct Mesh<Axes: MeshAxes> {
+pub struct Mesh<Axes> {
     axes: Axes,
-    groups: Axes::Groups,
+    /// Invariant: (1) holds a group of every axis that `Axes` has.
+    groups: Groups,
 }
 
 /// A tuple of one to three different axes, such as `(Dp, Tp)`. Sealed.
 #[diagnostic::on_unimplemented(
     message = "a mesh cannot have the axes `{Self}`",
-    label = "not one to three different axes",
+    label = "not a tuple of one to three different axes",
     note = "write a tuple of `Dp(n)`, `Pp(n)` and `Tp(n)`, each at most once, as `(Dp(2), Tp(4))` or `(Dp(2),)`"
 )]
 pub trait MeshAxes: sealed::Layout + Copy + fmt::Debug {}
@@ -51,34 +52,45 @@ pub trait MeshAxes: sealed::Layout + Copy + fmt::Debug {}
     label = "the mesh was made without this axis",
     note = "add the axis to `Mesh::new(&world, …)`, with extent 1 where it is not used"
 )]
-pub trait HasAxis<A: Axis>: MeshAxes + sealed::Pick<A> {}
+pub trait HasAxis<A: Axis>: sealed::Pick<A> {}
 
 mod sealed {
+    use super::Groups;
     use crate::communicator::Communicator;
     use crate::error::Result;
     use crate::group::{Axis, World};
 
     pub trait Layout {
-        type Groups;
         /// `(name, extent)` of each axis, in order.
         fn extents(&self) -> Vec<(&'static str, usize)>;
         /// The groups, made in order, of these members an axis.
-        fn groups(world: &Communicator<World>, members: &[Vec<usize>]) -> Result<Self::Groups>;
+        fn groups(world: &Communicator<World>, members: &[Vec<usize>]) -> Result<Groups>;
     }
 
-    pub trait Pick<A: Axis>: Layout {
-        fn pick(groups: &Self::Groups) -> &Communicator<A>;
-        fn take(groups: Self::Groups) -> Communicator<A>;
+    pub trait Pick<A: Axis> {
+        fn slot(groups: &Groups) -> &Option<Communicator<A>>;
+        fn take(groups: Groups) -> Option<Communicator<A>>;
     }
 }
 
-impl<Axes: MeshAxes> Mesh<Axes> {
+/// The groups of a mesh.
+#[derive(Default)]
+pub struct Groups {
+    dp: Option<Communicator<Dp>>,
+    pp: Option<Communicator<Pp>>,
+    tp: Option<Communicator<Tp>>,
+}
+
+impl<Axes> Mesh<Axes> {
     /// Lays the world out on `axes`, row-major. Every rank of the world calls it, with the same axes.
     ///
     /// # Errors
     /// `InvalidArgument` when the extents do not multiply to the size of the world; those of
     /// [`Communicator::group`].
-    pub fn new(world: &Communicator<World>, axes: Axes) -> Result<Self> {
+    pub fn new(world: &Communicator<World>, axes: Axes) -> Result<Self>
+    where
+        Axes: MeshAxes,
+    {
         let at = |error: Error| error.at("Mesh::new", world.rank().index(), world.size());
         let extents = axes.extents();
         check(&extents, world.size()).map_err(at)?;
@@ -92,7 +104,8 @@ impl<Axes: MeshAxes> Mesh<Axes> {
     where
         Axes: HasAxis<A>,
     {
-        Axes::pick(&self.groups)
+        let Some(group) = Axes::slot(&self.groups) else { unreachable!("(1): `Axes` has axis {}", A::NAME) };
+        group
     }
 
     /// This rank's group on axis `A`, for good; the other groups are closed.
@@ -100,21 +113,17 @@ impl<Axes: MeshAxes> Mesh<Axes> {
     where
         Axes: HasAxis<A>,
     {
-        Axes::take(self.groups)
-    }
-
-    /// This rank's groups on all axes, as a tuple in the order of the axes.
-    pub fn into_groups(self) -> Axes::Groups {
-        self.groups
+        let Some(group) = Axes::take(self.groups) else { unreachable!("(1): `Axes` has axis {}", A::NAME) };
+        group
     }
 
     /// The axes the mesh was made with.
-    pub fn axes(&self) -> Axes {
-        self.axes
+    pub fn axes(&self) -> &Axes {
+        &self.axes
     }
 }
 
-impl<Axes: MeshAxes> fmt::Debug for Mesh<Axes> {
+impl<Axes: fmt::Debug> fmt::Debug for Mesh<Axes> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mesh({:?})", self.axes)
     }
@@ -144,34 +153,34 @@ macro_rules! mesh {
 }
 
 macro_rules! axes {
-    (($($axis:ident $index:tt),*)) => {
+    (($($axis:ident $field:ident $index:tt),*)) => {
         impl sealed::Layout for ($($axis,)*) {
-            type Groups = ($(Communicator<$axis>,)*);
-
             fn extents(&self) -> Vec<(&'static str, usize)> {
                 vec![$((<$axis as Axis>::NAME, self.$index.0)),*]
             }
 
-            fn groups(world: &Communicator<World>, members: &[Vec<usize>]) -> Result<Self::Groups> {
-                Ok(($(world.subgroup::<$axis>("Mesh::new", &members[$index])?,)*))
+            fn groups(world: &Communicator<World>, members: &[Vec<usize>]) -> Result<Groups> {
+                let mut groups = Groups::default();
+                $( groups.$field = Some(world.subgroup::<$axis>("Mesh::new", &members[$index])?); )*
+                Ok(groups)
             }
         }
 
         impl MeshAxes for ($($axis,)*) {}
-        picks! { ($($axis,)*) $($axis $index)* }
+        picks! { ($($axis,)*) $($axis $field)* }
     };
 }
 
 macro_rules! picks {
     ($axes:tt) => {};
-    ($axes:tt $axis:ident $index:tt $($rest:tt)*) => {
+    ($axes:tt $axis:ident $field:ident $($rest:tt)*) => {
         impl sealed::Pick<$axis> for $axes {
-            fn pick(groups: &Self::Groups) -> &Communicator<$axis> {
-                &groups.$index
+            fn slot(groups: &Groups) -> &Option<Communicator<$axis>> {
+                &groups.$field
             }
 
-            fn take(groups: Self::Groups) -> Communicator<$axis> {
-                groups.$index
+            fn take(groups: Groups) -> Option<Communicator<$axis>> {
+                groups.$field
             }
         }
 
@@ -181,9 +190,21 @@ macro_rules! picks {
 }
 
 mesh! {
-    (Dp 0) (Pp 0) (Tp 0)
-    (Dp 0, Pp 1) (Dp 0, Tp 1) (Pp 0, Dp 1) (Pp 0, Tp 1) (Tp 0, Dp 1) (Tp 0, Pp 1)
-    (Dp 0, Pp 1, Tp 2) (Dp 0, Tp 1, Pp 2) (Pp 0, Dp 1, Tp 2) (Pp 0, Tp 1, Dp 2) (Tp 0, Dp 1, Pp 2) (Tp 0, Pp 1, Dp 2)
+    (Dp dp 0)
+    (Pp pp 0)
+    (Tp tp 0)
+    (Dp dp 0, Pp pp 1)
+    (Dp dp 0, Tp tp 1)
+    (Pp pp 0, Dp dp 1)
+    (Pp pp 0, Tp tp 1)
+    (Tp tp 0, Dp dp 1)
+    (Tp tp 0, Pp pp 1)
+    (Dp dp 0, Pp pp 1, Tp tp 2)
+    (Dp dp 0, Tp tp 1, Pp pp 2)
+    (Pp pp 0, Dp dp 1, Tp tp 2)
+    (Pp pp 0, Tp tp 1, Dp dp 2)
+    (Tp tp 0, Dp dp 1, Pp pp 2)
+    (Tp tp 0, Pp pp 1, Dp dp 2)
 }
 
 #[cfg(test)]
@@ -204,8 +225,8 @@ mod tests {
         let sizes = [2, 3, 4];
         for rank in 0..24 {
             let coordinates = [rank / 12, rank / 4 % 3, rank % 4];
-            for axis in 0..3 {
-                assert_eq!(line(&sizes, axis, rank)[coordinates[axis]], rank);
+            for (axis, &coordinate) in coordinates.iter().enumerate() {
+                assert_eq!(line(&sizes, axis, rank)[coordinate], rank);
             }
         }
     }

@@ -26,23 +26,33 @@
 //! ```
 #![expect(unsafe_code, reason = "gives memory to a queue that uses it after the call returns")]
 
-use crate::backend::{Failure, Kind, Ticket};
+use crate::backend::{Kind, Ticket};
 use crate::communicator::check::{Checked, Place};
 use crate::communicator::queue::Queue;
 use crate::error::{Error, Result};
 use crate::flight::InFlight;
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A running call that owns its buffers; [`wait`](Pending::wait) gives them back. The module page says more.
 #[must_use = "a running call owns its buffer: `wait()` gives it back and tells of errors"]
-pub struct Pending<B: InFlight> {
+pub struct Pending<B> {
     queue: Arc<Queue>,
     kind: Kind,
     ticket: Ticket,
-    /// `None` only after `wait` took it. Nobody touches the memory until the ticket is finished.
-    raw: Option<B::Raw>,
+    /// Invariants: (1) initialised while `landed` is false. (2) Until the ticket is finished, nobody makes a reference
+    /// to it: the queue uses the elements behind it. `MaybeUninit`, so that moving it claims nothing about them.
+    buf: MaybeUninit<B>,
+    landed: bool,
+    afloat: Afloat<B>,
+}
+
+/// What to do with buffers of a type when their call has ended otherwise than well.
+struct Afloat<B> {
+    retire: fn(&mut B),
+    set_adrift: fn(&Queue, Ticket, MaybeUninit<B>),
 }
 
 impl<B: InFlight> Pending<B> {
@@ -51,20 +61,31 @@ impl<B: InFlight> Pending<B> {
         queue: &Arc<Queue>,
         kind: Kind,
         buffers: B,
-        check: impl for<'a> FnOnce(&Place, &'a mut B::Raw) -> Result<Checked<'a>>,
+        check: impl for<'a> FnOnce(&Place, &'a mut B) -> Result<Checked<'a>>,
     ) -> Result<Self, Refused<B>> {
-        let mut raw = buffers.into_raw();
-        let submitted = check(&queue.place, &mut raw).and_then(|checked| {
-            // SAFETY: the memory belongs to `raw`, which from here on is landed only after the ticket is finished
-            // (`wait`, `Queue::set_adrift`) or else leaks.
+        let mut buf = MaybeUninit::new(buffers);
+        // SAFETY: made in the line above.
+        let checked = check(&queue.place, unsafe { buf.assume_init_mut() });
+        let submitted = checked.and_then(|checked| {
+            // SAFETY: the elements lie behind `buf`, not in it, and go where it goes: into a `Pending`, which gives
+            // them back only after the ticket is finished (`wait`, `Queue::set_adrift`) or else leaks them.
             unsafe { queue.submit(checked) }
         });
         match submitted {
-            Ok(ticket) => Ok(Pending { queue: Arc::clone(queue), kind, ticket, raw: Some(raw) }),
-            Err(error) => Err(Refused { error: queue.place.at(kind, error), buf: B::from_raw(raw) }),
+            Ok(ticket) => {
+                let afloat = Afloat { retire: B::retire_all, set_adrift: Queue::set_adrift::<B> };
+                Ok(Pending { queue: Arc::clone(queue), kind, ticket, buf, landed: false, afloat })
+            }
+            Err(error) => {
+                // SAFETY: made above, and nothing was submitted.
+                let buf = unsafe { buf.assume_init() };
+                Err(Refused { error: queue.place.at(kind, error), buf })
+            }
         }
     }
+}
 
+impl<B> Pending<B> {
     /// Waits until the call is finished and gives its buffers back, whatever that means for the call: reduced,
     /// received, or unchanged for what was only read.
     ///
@@ -72,10 +93,16 @@ impl<B: InFlight> Pending<B> {
     /// [`Failed`] with the buffers, whose contents are unspecified then, and the first cause.
     pub fn wait(mut self) -> Result<B, Failed<B>> {
         let result = self.queue.finish(self.ticket);
-        let Some(raw) = self.raw.take() else {
-            unreachable!("only `wait` takes the buffers, and it consumes the handle")
-        };
-        self.land(raw, result)
+        self.landed = true;
+        // SAFETY: (1), as `landed` was false: only this consuming method sets it. (2), as the ticket is finished.
+        let mut buf = unsafe { self.buf.assume_init_read() };
+        match result {
+            Ok(()) => Ok(buf),
+            Err(failure) => {
+                let error = self.queue.failed(self.kind, failure, || (self.afloat.retire)(&mut buf));
+                Err(Failed { error, buf })
+            }
+        }
     }
 
     /// Waits for at most `timeout`; true when the call is finished, well or badly, so that [`wait`](Pending::wait) will
@@ -88,27 +115,18 @@ impl<B: InFlight> Pending<B> {
     pub fn is_ready(&self) -> bool {
         self.queue.backend().is_ready(self.ticket)
     }
-
-    fn land(&self, mut raw: B::Raw, result: Result<(), Failure>) -> Result<B, Failed<B>> {
-        match result {
-            Ok(()) => Ok(B::from_raw(raw)),
-            Err(failure) => {
-                let error = self.queue.failed(self.kind, failure, || B::retire_raw(&mut raw));
-                Err(Failed { error, buf: B::from_raw(raw) })
-            }
-        }
-    }
 }
 
-impl<B: InFlight> Drop for Pending<B> {
+impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            self.queue.set_adrift::<B>(self.ticket, raw);
+        if !self.landed {
+            let buf = std::mem::replace(&mut self.buf, MaybeUninit::uninit());
+            (self.afloat.set_adrift)(&self.queue, self.ticket, buf);
         }
     }
 }
 
-impl<B: InFlight> fmt::Debug for Pending<B> {
+impl<B> fmt::Debug for Pending<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pending({} #{})", self.kind.name(), self.ticket.0)
     }

@@ -69,6 +69,12 @@ impl fmt::Display for OpKind {
 }
 
 mod sealed {
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` cannot become a reduce operation",
+        label = "not one of the library's operations",
+        note = "every backend must know an operation: they are `Sum`, `Prod`, `Min`, `Max` and `Avg`",
+        note = "for another one, gather the elements with `all_gather` and reduce them in your own code"
+    )]
     pub trait Sealed {}
 }
 

@@ -56,6 +56,9 @@ pub(crate) trait Retire {
     fn retire(&mut self);
 }
 
+/// What a call writes, for the case that it must be retired.
+pub(crate) type Targets<'env> = Vec<Box<dyn Retire + 'env>>;
+
 /// A buffer lent for `'env`, held so that moving this touches nothing.
 pub(crate) struct Held<'env, B: ?Sized> {
     /// Invariants: (1) a live `B`, mutably borrowed for `'env`. (2) While a call on its memory runs, nobody uses it.
@@ -91,7 +94,7 @@ struct Entry<'env> {
     ticket: Ticket,
     /// False once a handle waited for it.
     open: bool,
-    targets: Vec<Box<dyn Retire + 'env>>,
+    targets: Targets<'env>,
 }
 
 impl State<'_> {
@@ -198,7 +201,7 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
         &self,
         kind: Kind,
         call: Checked<'env>,
-        targets: Vec<Box<dyn Retire + 'env>>,
+        targets: Targets<'env>,
         held: Held<'env, B>,
     ) -> Result<Borrowed<'s, 'env, B>> {
         let mut entries = self.state.entries.borrow_mut();
@@ -492,8 +495,8 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     ) -> Result<Borrowed<'s, 'env, ()>> {
         let mut batch = Batch::new(*self.place());
         fill(&mut batch)?;
-        let Batch { messages, targets, .. } = batch;
-        self.start(Kind::BatchSendRecv, self.place().batch(messages), targets, nothing())
+        let (call, targets) = batch.finish(self.place())?;
+        self.start(Kind::BatchSendRecv, call, targets, nothing())
     }
 
     /// [`Communicator::barrier`] that does not wait: the end of the scope, or [`Borrowed::wait`], does.

@@ -30,7 +30,7 @@ mod tests;
 mod wait;
 
 use crate::backend::Backend;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use group::Group;
 use life::Lives;
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) fn threads(n: usize, options: &Options) -> Result<Vec<Arc<dyn Backend>>> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let id = subgroup::mix(MADE.fetch_add(1, Ordering::Relaxed));
-    crate::sys::forked(); // from here on a forked child is told apart
+    refuse_forked()?;
     let segment = Arc::new(Segment::create(n, id, stage_bytes(n), n <= crate::sys::cores())?);
     let backend = |rank| {
         let group = Group::join(segment.clone(), rank, true, options, Lives::Threads);
@@ -61,8 +61,13 @@ pub(crate) fn threads(n: usize, options: &Options) -> Result<Vec<Arc<dyn Backend
 /// `Rendezvous`, `Timeout` or `PeerLost` when they do not all meet; `Resource` without memory.
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
 pub(crate) fn process(name: &str, rank: usize, size: usize, options: &Options) -> Result<Arc<dyn Backend>> {
-    crate::sys::forked();
+    refuse_forked()?;
     Ok(Arc::new(Cpu::new(meet::meet(name, rank, size, options)?)))
+}
+
+/// From the first call on a forked child is told apart: it has none of the threads that its parent's groups rely on.
+fn refuse_forked() -> Result<()> {
+    if crate::sys::forked() { Err(Error::new(ErrorKind::Forked)) } else { Ok(()) }
 }
 
 /// A job's identity, of any length, as a number.

@@ -1,12 +1,14 @@
 //! Blocking collectives on borrowed memory.
 
 use super::Communicator;
-use super::check::{CheckedMessage, Place};
+use super::check::{Checked, CheckedMessage, Place};
 use crate::backend::{Failure, Kind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::{Axis, Peer, Root};
 use crate::memory::{InPlace, Source, sealed::LendMut};
 use crate::reduce::ReduceOp;
+use crate::scope::{Targets, hold};
+use std::marker::PhantomData;
 
 impl<A: Axis> Communicator<A> {
     /// Reduces `buf` over all ranks, in place; every rank gets the result.
@@ -437,8 +439,7 @@ impl<A: Axis> Communicator<A> {
     pub fn batch_send_recv<'env>(&self, fill: impl for<'b> FnOnce(&'b mut Batch<'env, A>) -> Result<()>) -> Result<()> {
         let mut batch = Batch::new(*self.place());
         fill(&mut batch)?;
-        let Batch { messages, mut targets, .. } = batch;
-        let call = self.place().batch(messages);
+        let (call, mut targets) = batch.finish(self.place())?;
         self.queue.run(call).map_err(|failure| {
             self.queue.failed(Kind::BatchSendRecv, failure, || targets.iter_mut().for_each(|target| target.retire()))
         })
@@ -471,21 +472,27 @@ impl<A: Axis> Communicator<A> {
     }
 }
 
-/// Memory of a failed call that can be retired, with its type erased.
-pub(crate) use crate::scope::Retire;
-
 /// Messages that start together; made by [`Communicator::batch_send_recv`] and
 /// [`Scope::batch_send_recv`](crate::Scope::batch_send_recv), which lend what is added until they are finished.
 pub struct Batch<'env, A: Axis> {
     place: Place,
-    pub(crate) messages: Vec<CheckedMessage<'env>>,
-    pub(crate) targets: Vec<Box<dyn Retire + 'env>>,
-    axis: std::marker::PhantomData<A>,
+    messages: Vec<CheckedMessage<'env>>,
+    targets: Targets<'env>,
+    axis: PhantomData<A>,
 }
 
 impl<'env, A: Axis> Batch<'env, A> {
     pub(crate) fn new(place: Place) -> Self {
-        Batch { place, messages: Vec::new(), targets: Vec::new(), axis: std::marker::PhantomData }
+        Batch { place, messages: Vec::new(), targets: Vec::new(), axis: PhantomData }
+    }
+
+    /// The call of all messages, and the memory it writes.
+    pub(crate) fn finish(self, place: &Place) -> Result<(Checked<'env>, Targets<'env>)> {
+        // The closure of a nested call could have swapped the two batches.
+        if (self.place.group, self.place.rank) != (place.group, place.rank) {
+            return Err(place.at(Kind::BatchSendRecv, Error::invalid("the batch was filled for another communicator")));
+        }
+        Ok((place.batch(self.messages), self.targets))
     }
 
     /// Adds a send of `buf` to `peer`.
@@ -502,7 +509,7 @@ impl<'env, A: Axis> Batch<'env, A> {
     /// # Errors
     /// `InvalidArgument` for a receive from itself, `WrongGroup` for a peer of another group.
     pub fn recv<B: InPlace + ?Sized>(&mut self, buf: &'env mut B, peer: Peer<A>) -> Result<()> {
-        let (held, write) = crate::scope::hold(buf);
+        let (held, write) = hold(buf);
         self.messages.push(self.place.batched_recv(write, peer.member())?);
         self.targets.push(Box::new(held));
         Ok(())

@@ -2,8 +2,9 @@
 
 use super::Communicator;
 use crate::backend::Kind;
-use crate::flight::{InFlight, OwnedBuffer, sealed::Parts};
+use crate::flight::{InFlight, OwnedBuffer};
 use crate::group::{Axis, Peer, Root};
+use crate::memory::sealed::{Lend, LendMut};
 use crate::pending::{Pending, Refused};
 use crate::reduce::ReduceOp;
 
@@ -30,7 +31,7 @@ impl<A: Axis> Communicator<A> {
         B: OwnedBuffer,
         Op: ReduceOp<B::Elem>,
     {
-        Pending::launch(&self.queue, Kind::AllReduce, buf, |place, raw| place.all_reduce(raw.write(), Op::KIND))
+        Pending::launch(&self.queue, Kind::AllReduce, buf, |place, buf| place.all_reduce(buf.write(), Op::KIND))
     }
 
     /// [`all_reduce_into`](Communicator::all_reduce_into) that owns its buffers.
@@ -57,7 +58,7 @@ impl<A: Axis> Communicator<A> {
         B: OwnedBuffer,
         Op: ReduceOp<B::Elem>,
     {
-        Pending::launch(&self.queue, Kind::Reduce, buf, |place, raw| place.reduce(raw.write(), Op::KIND, root.member()))
+        Pending::launch(&self.queue, Kind::Reduce, buf, |place, buf| place.reduce(buf.write(), Op::KIND, root.member()))
     }
 
     /// [`reduce_into`](Communicator::reduce_into) that owns its buffers.
@@ -71,7 +72,7 @@ impl<A: Axis> Communicator<A> {
         Op: ReduceOp<R::Elem>,
     {
         self.pair(Kind::Reduce, send, recv, |place, send, recv| {
-            place.reduce_into(send.read(), recv.as_mut().map(Parts::write), Op::KIND, root.member())
+            place.reduce_into(send.read(), recv.as_mut().map(LendMut::write), Op::KIND, root.member())
         })
     }
 
@@ -80,7 +81,7 @@ impl<A: Axis> Communicator<A> {
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn broadcast_async<B: OwnedBuffer>(&self, buf: B, root: Root<A>) -> Started<B> {
-        Pending::launch(&self.queue, Kind::Broadcast, buf, |place, raw| place.broadcast(raw.write(), root.member()))
+        Pending::launch(&self.queue, Kind::Broadcast, buf, |place, buf| place.broadcast(buf.write(), root.member()))
     }
 
     /// [`all_gather`](Communicator::all_gather) that owns its buffers.
@@ -100,7 +101,7 @@ impl<A: Axis> Communicator<A> {
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn all_gather_in_place_async<B: OwnedBuffer>(&self, buf: B) -> Started<B> {
-        Pending::launch(&self.queue, Kind::AllGather, buf, |place, raw| place.all_gather_in_place(raw.write()))
+        Pending::launch(&self.queue, Kind::AllGather, buf, |place, buf| place.all_gather_in_place(buf.write()))
     }
 
     /// [`all_gather_v`](Communicator::all_gather_v) that owns its buffers.
@@ -141,8 +142,8 @@ impl<A: Axis> Communicator<A> {
         B: OwnedBuffer,
         Op: ReduceOp<B::Elem>,
     {
-        Pending::launch(&self.queue, Kind::ReduceScatter, buf, |place, raw| {
-            place.reduce_scatter_in_place(raw.write(), Op::KIND)
+        Pending::launch(&self.queue, Kind::ReduceScatter, buf, |place, buf| {
+            place.reduce_scatter_in_place(buf.write(), Op::KIND)
         })
     }
 
@@ -171,7 +172,7 @@ impl<A: Axis> Communicator<A> {
         R: OwnedBuffer,
     {
         self.pair(Kind::Scatter, send, recv, |place, send, recv| {
-            place.scatter(send.as_ref().map(Parts::read), recv.write(), root.member())
+            place.scatter(send.as_ref().map(Lend::read), recv.write(), root.member())
         })
     }
 
@@ -185,7 +186,7 @@ impl<A: Axis> Communicator<A> {
         R: OwnedBuffer,
     {
         self.pair(Kind::Gather, send, recv, |place, send, recv| {
-            place.gather(send.read(), recv.as_mut().map(Parts::write), root.member())
+            place.gather(send.read(), recv.as_mut().map(LendMut::write), root.member())
         })
     }
 
@@ -228,7 +229,7 @@ impl<A: Axis> Communicator<A> {
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn send_async<B: OwnedBuffer>(&self, buf: B, peer: Peer<A>) -> Started<B> {
-        Pending::launch(&self.queue, Kind::Send, buf, |place, raw| place.send(raw.read(), peer.member()))
+        Pending::launch(&self.queue, Kind::Send, buf, |place, buf| place.send(buf.read(), peer.member()))
     }
 
     /// [`recv`](Communicator::recv) that owns its buffer.
@@ -236,7 +237,7 @@ impl<A: Axis> Communicator<A> {
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn recv_async<B: OwnedBuffer>(&self, buf: B, peer: Peer<A>) -> Started<B> {
-        Pending::launch(&self.queue, Kind::Recv, buf, |place, raw| place.recv(raw.write(), peer.member()))
+        Pending::launch(&self.queue, Kind::Recv, buf, |place, buf| place.recv(buf.write(), peer.member()))
     }
 
     /// [`batch_send_recv`](Communicator::batch_send_recv) that owns its buffers; [`Pending::wait`] gives both lists
@@ -283,12 +284,8 @@ impl<A: Axis> Communicator<A> {
         kind: Kind,
         send: S,
         recv: R,
-        check: impl for<'a> FnOnce(
-            &super::check::Place,
-            &'a S::Raw,
-            &'a mut R::Raw,
-        ) -> crate::Result<super::check::Checked<'a>>,
+        check: impl for<'a> FnOnce(&super::check::Place, &'a S, &'a mut R) -> crate::Result<super::check::Checked<'a>>,
     ) -> Started<(S, R)> {
-        Pending::launch(&self.queue, kind, (send, recv), |place, raw| check(place, &raw.0, &mut raw.1))
+        Pending::launch(&self.queue, kind, (send, recv), |place, buf| check(place, &buf.0, &mut buf.1))
     }
 }

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flight::InFlight;
 use crate::memory::RETIRED;
 use crate::reduce::OpKind;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,24 +24,45 @@ pub(crate) struct Queue {
     adrift: Mutex<Vec<Box<dyn Adrift>>>,
 }
 
+/// Makes what holds it `Send` and not `Sync`: calls of one rank have an order, so that two threads cannot share one
+/// queue.
+pub(crate) struct OneQueue {
+    /// Always null. The type's name is what rustc shows, so it names the remedy.
+    _marker: *const DuplicateItForEachThread,
+}
+
+struct DuplicateItForEachThread;
+
+impl OneQueue {
+    pub(crate) const fn new() -> Self {
+        OneQueue { _marker: std::ptr::null() }
+    }
+}
+
+// SAFETY: the pointer is never used.
+unsafe impl Send for OneQueue {}
+
 /// Buffers of a call whose handle was dropped before it finished. Dropping this leaks them.
 trait Adrift: Send {
     /// Frees the buffers when the call is finished; false when it is not.
     fn try_land(&mut self, backend: &dyn Backend) -> bool;
 }
 
-struct Raft<B: InFlight> {
+struct Raft<B> {
     ticket: Ticket,
-    raw: Option<B::Raw>,
+    /// Invariants: (1) initialised until it landed, after which the raft is not asked again. (2) Until the ticket is
+    /// finished, nobody makes a reference to it.
+    buf: MaybeUninit<B>,
 }
 
 impl<B: InFlight> Adrift for Raft<B> {
     fn try_land(&mut self, backend: &dyn Backend) -> bool {
         match backend.wait(self.ticket, Some(Duration::ZERO)) {
             None => return false,
-            // Raw parts leak when dropped, which is what memory that a peer may still write needs.
-            Some(Err(Failure { reachable: true, .. })) => drop(self.raw.take()),
-            Some(_) => drop(self.raw.take().map(B::from_raw)),
+            // Left alone, it leaks, which is what memory that a peer may still write needs.
+            Some(Err(Failure { reachable: true, .. })) => {}
+            // SAFETY: (1), (2): the ticket is finished and nobody reaches the memory.
+            Some(_) => unsafe { self.buf.assume_init_drop() },
         }
         true
     }
@@ -104,9 +126,9 @@ impl Queue {
         error.note(RETIRED)
     }
 
-    /// Keeps the buffers of a call until it is finished, without waiting for it.
-    pub(crate) fn set_adrift<B: InFlight>(&self, ticket: Ticket, raw: B::Raw) {
-        let mut raft = Raft::<B> { ticket, raw: Some(raw) };
+    /// Keeps the buffers of a call, which must be initialised, until it is finished, without waiting for it.
+    pub(crate) fn set_adrift<B: InFlight>(&self, ticket: Ticket, buf: MaybeUninit<B>) {
+        let mut raft = Raft { ticket, buf };
         if raft.try_land(&*self.backend) {
             return;
         }
@@ -119,6 +141,12 @@ impl Queue {
         let mut adrift = self.adrift.lock().unwrap_or_else(PoisonError::into_inner);
         adrift.retain_mut(|raft| !raft.try_land(&*self.backend));
         self.any_adrift.store(!adrift.is_empty(), Ordering::Release);
+    }
+
+    /// Calls whose buffers are adrift.
+    #[cfg(test)]
+    pub(crate) fn adrift_len(&self) -> usize {
+        self.adrift.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn before(&self, call: &Call) -> Result<()> {

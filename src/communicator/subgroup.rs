@@ -3,6 +3,7 @@
 use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::group::Axis;
+use std::sync::PoisonError;
 
 impl<A: Axis> Communicator<A> {
     /// Cuts the group by colour: ranks that give the same `color` form a new group, in the order of `key`, and of their
@@ -75,10 +76,16 @@ impl<A: Axis> Communicator<A> {
     pub(crate) fn subgroup<B: Axis>(&self, op: &'static str, members: &[usize]) -> Result<Communicator<B>> {
         let at = |error: Error| error.at(op, self.rank().index(), self.size());
         self.check_members(members).map_err(at)?;
-        let nth = *self.made.borrow_mut().entry(members.into()).and_modify(|made| *made += 1).or_insert(0);
-        let id = self.place().group.of_members(B::NAME, members, nth);
+        let id = self.place().group.of_members(B::NAME, members, self.count(members));
         let backend = self.queue.backend().group(members, id.tag()).map_err(at)?;
         Communicator::wrap(backend, id, self.options.clone())
+    }
+
+    /// How many groups of these members were made before this one. Counted by list, because ranks outside a list do not
+    /// see it.
+    fn count(&self, members: &[usize]) -> u64 {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        *made.entry(members.into()).and_modify(|made| *made += 1).or_insert(0)
     }
 
     fn check_members(&self, members: &[usize]) -> Result<()> {

@@ -37,7 +37,8 @@ fn available() -> Option<u64> {
 pub(crate) struct SharedMemory {
     ptr: NonNull<u8>,
     bytes: usize,
-    file: OwnedFd,
+    /// Of memory made here, to be sent to peers. What a peer made needs none, and there may be much of it.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; (4) rules access.
@@ -59,7 +60,9 @@ impl SharedMemory {
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(refused)?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64).map_err(refused)?;
         rustix::fs::fcntl_add_seals(&file, SIZE_SEALS).map_err(refused)?;
-        SharedMemory::map_file(file, bytes)
+        let mut memory = SharedMemory::map_file(&file, bytes)?;
+        memory.file = Some(file);
+        Ok(memory)
     }
 
     /// Maps memory that another process created.
@@ -73,18 +76,18 @@ impl SharedMemory {
         if !seals.contains(SIZE_SEALS) || u64::try_from(size) != Ok(bytes as u64) || bytes == 0 {
             return Err(refused(rustix::io::Errno::INVAL));
         }
-        SharedMemory::map_file(file, bytes)
+        SharedMemory::map_file(&file, bytes)
     }
 
-    fn map_file(file: OwnedFd, bytes: usize) -> Result<SharedMemory> {
+    fn map_file(file: &OwnedFd, bytes: usize) -> Result<SharedMemory> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let mapped = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0)
         };
         let ptr = mapped.map_err(|e| Error::resource(format!("{bytes} bytes of address space"), e))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::invalid("mmap returned address 0"))?;
-        Ok(SharedMemory { ptr, bytes, file })
+        Ok(SharedMemory { ptr, bytes, file: None })
     }
 
     /// First byte.
@@ -97,9 +100,9 @@ impl SharedMemory {
         self.bytes
     }
 
-    /// The file, to send to a peer.
-    pub(crate) fn file(&self) -> rustix::fd::BorrowedFd<'_> {
-        self.file.as_fd()
+    /// The file, to send to a peer; none when a peer made the memory.
+    pub(crate) fn file(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -161,14 +164,15 @@ mod tests {
     fn shared_memory_is_sealed_and_validated() {
         let memory = SharedMemory::create("test", 5000).unwrap();
         assert_eq!(memory.bytes(), 8192);
-        let file = memory.file().try_clone_to_owned().unwrap();
+        let file = memory.file().unwrap().try_clone_to_owned().unwrap();
         assert!(rustix::fs::ftruncate(&file, 100).is_err(), "a sealed file cannot shrink");
         assert!(SharedMemory::map(file.try_clone().unwrap(), 4096).is_err(), "another size is refused");
         let again = SharedMemory::map(file, 8192).unwrap();
+        let (one, other) = (memory.ptr().as_ptr().wrapping_add(8191), again.ptr().as_ptr().wrapping_add(8191));
         // SAFETY: both mappings are valid for 8192 bytes and only this test uses them.
-        unsafe { memory.ptr().as_ptr().add(8191).write(7) };
+        unsafe { one.write(7) };
         // SAFETY: as above.
-        assert_eq!(unsafe { again.ptr().as_ptr().add(8191).read() }, 7);
+        assert_eq!(unsafe { other.read() }, 7);
         let open = rustix::fs::memfd_create("open", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&open, 4096).unwrap();
         assert!(SharedMemory::map(open, 4096).is_err(), "an unsealed file is refused");

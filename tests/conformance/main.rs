@@ -1,60 +1,93 @@
 //! The laws of the seam, once, for every backend.
+//!
+//! | line of the contract (`src/backend.rs`) | laws |
+//! | --- | --- |
+//! | calls start in the order given, the n-th belong together | `forms::queue_order`, `messages::order`, `endurance` |
+//! | different calls are a mismatch on both, nothing written | `mismatches` |
+//! | the same bits on every rank | `reductions`, `endurance` |
+//! | after `Ok` nobody uses the memory | `forms::memory_is_quiet`, and every law that reuses buffers |
+//! | after a failure nobody writes plain memory | `failures::memory_is_quiet` |
+//! | a lost peer, an abort, a deadline end every call with the first cause | `failures`, `deadlines` |
+//! | a count of 0 is a call like any other | `exchanges` (length 0), `failures::nothing_still_meets` |
+//! | nothing is written outside | `exchanges`, `reductions`, `messages` (guards around every buffer) |
+//!
+//! Each law runs on every backend: ranks as threads, as processes, and as processes whose staging blocks are so short
+//! that little data already takes many rounds. Processes are started once for all laws of one area.
 
+mod deadlines;
+mod endurance;
+mod exchanges;
+mod failures;
+#[cfg(target_os = "linux")]
+mod fork;
+mod forms;
+mod groups;
+mod lengths;
+mod messages;
+mod mismatches;
+mod reductions;
+mod refusals;
 #[path = "../support/mod.rs"]
 mod support;
 
-use hccl::prelude::*;
-
-fn sums(comm: &Communicator) -> hccl::Result<()> {
-    let (rank, n) = (comm.rank().index(), comm.size());
-    for length in [0, 1, 7, 1023, 1024, 1025, 4097, 70_001, 300_007] {
-        let mut values: Vec<u64> = (0..length).map(|i| (i * n + rank) as u64).collect();
-        let mut device = comm.upload(&values)?;
-        comm.all_reduce(&mut values, Sum)?;
-        comm.all_reduce(&mut device, Sum)?;
-        for (i, v) in values.iter().enumerate() {
-            assert_eq!(*v, (i * n * n + n * (n - 1) / 2) as u64, "{length} at {i}");
-        }
-        assert_eq!(device.to_vec()?, values);
-    }
-    Ok(())
+/// Instantiates every law for every backend.
+macro_rules! laws {
+    ($($area:ident { $($law:ident),+ $(,)? })+) => {
+        mod threads { $(
+            mod $area { $(
+                #[test]
+                fn $law() {
+                    for n in crate::support::WORLDS {
+                        crate::support::threads(n, crate::$area::$law);
+                    }
+                }
+            )+ }
+        )+ }
+        #[cfg(target_os = "linux")]
+        mod processes { $(
+            #[test]
+            fn $area() {
+                crate::in_processes(module_path!(), stringify!($area), &[], &[$((stringify!($law), crate::$area::$law)),+]);
+            }
+        )+ }
+        #[cfg(target_os = "linux")]
+        mod processes_in_short_rounds { $(
+            #[test]
+            fn $area() {
+                let short = [("HCCL_STAGE_BYTES", "1024")];
+                crate::in_processes(module_path!(), stringify!($area), &short, &[$((stringify!($law), crate::$area::$law)),+]);
+            }
+        )+ }
+    };
 }
 
-#[test]
-fn sums_processes() {
-    for n in [2, 3, 4] {
-        support::processes("sums_processes", n, sums);
+#[cfg(target_os = "linux")]
+fn in_processes(module: &str, area: &str, variables: &[(&str, &str)], laws: &[(&'static str, support::Law)]) {
+    let name = support::test_name(module, area);
+    for n in support::WORLDS {
+        support::processes_with(&name, n, variables, |comm| support::run_all(laws, comm));
     }
 }
 
-fn messages(comm: &Communicator) -> hccl::Result<()> {
-    for length in [0_usize, 1, 96, 97, 1000, 300_000, 1_000_000] {
-        let values: Vec<u32> = (0..length).map(|i| (i * 7) as u32).collect();
-        let device = comm.upload(&values)?;
-        let mut out = vec![0_u32; length];
-        let mut out_device = comm.zeros::<u32>(length)?;
-        if comm.rank().index() == 0 {
-            comm.send(&values, comm.peer(1)?)?;
-            comm.send(&device, comm.peer(1)?)?;
-            comm.send(&values, comm.peer(1)?)?;
-        } else {
-            comm.recv(&mut out, comm.peer(0)?)?;
-            assert_eq!(out, values);
-            comm.recv(&mut out_device, comm.peer(0)?)?;
-            assert_eq!(out_device.to_vec()?, values);
-            comm.recv(&mut out_device, comm.peer(0)?)?;
-        }
-        let half = comm.split(Some(comm.rank().index() as u64), 0)?.unwrap();
-        let mut x = [1_u8];
-        half.all_reduce(&mut x, Sum)?;
-        let all = comm.duplicate()?;
-        all.all_reduce(&mut x, Sum)?;
-        assert_eq!(x[0], 2);
+laws! {
+    exchanges {
+        broadcast, all_gather, all_gather_in_place, all_gather_v, scatter, gather, all_to_all, all_to_all_v,
+        every_dtype_moves, bytes,
     }
-    Ok(())
-}
-
-#[test]
-fn messages_processes() {
-    support::processes("messages_processes", 2, messages);
+    reductions {
+        all_reduce, all_reduce_into, reduce, reduce_into, reduce_scatter, reduce_scatter_in_place, reduce_scatter_v,
+        every_dtype_and_operation, halves_round_once, order_is_by_rank, all_ways_give_the_same_bits,
+    }
+    messages { send_recv, batch, order, ring_of_batches, many_to_one }
+    groups { split, lists, duplicates, mesh, drop_orders, groups_of_groups, values_of_another_group }
+    forms {
+        owned, owned_pairs, owned_messages, scoped, scoped_messages, queue_order, memory_is_quiet, detached, forgotten,
+        scope_errors, scope_panics,
+    }
+    refusals { lengths, ranks, counts, members, refused_buffers_come_back }
+    mismatches { kinds, dtypes, counts, operations, roots, tables, exchanges_v, messages, nothing_is_written }
+    failures {
+        send_circle, send_against_collective, abort, abort_from_another_thread, leaving, panicking, first_cause,
+        again_after_failure, memory_is_quiet, nothing_still_meets, queued_calls_fail,
+    }
 }

@@ -54,7 +54,8 @@ fn others(job: &Job) -> Vec<Other> {
     let (ranks, batch) = (job.world, job.args.batch);
     let steps = job.steps.min(STEPS);
     let flags = |steps: u64, batch: u64| {
-        let flags = ["--speed-only".to_owned(), format!("--ranks=1"), format!("--steps={steps}"), format!("--batch={batch}")];
+        let flags =
+            ["--speed-only".to_owned(), format!("--ranks=1"), format!("--steps={steps}"), format!("--batch={batch}")];
         flags.map(OsString::from).to_vec()
     };
     let whole = ranks as u64 * batch;
@@ -66,7 +67,12 @@ fn others(job: &Job) -> Vec<Other> {
             same_threads: Some(true),
             flags: flags(steps * ranks as u64, batch),
         },
-        Other { label: format!("all cores, batch {whole}"), ranks: 1, same_threads: Some(false), flags: flags(steps, whole) },
+        Other {
+            label: format!("all cores, batch {whole}"),
+            ranks: 1,
+            same_threads: Some(false),
+            flags: flags(steps, whole),
+        },
     ]
 }
 

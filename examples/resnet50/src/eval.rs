@@ -14,12 +14,7 @@ use crate::model::ResNet50;
 ///
 /// # Errors
 /// An image that cannot be read, those of candle, a lost peer.
-pub(crate) fn run(
-    job: &Job,
-    comm: &Communicator,
-    model: &ResNet50,
-    normalizer: &Normalizer,
-) -> Result<(usize, usize)> {
+pub(crate) fn run(job: &Job, comm: &Communicator, model: &ResNet50, normalizer: &Normalizer) -> Result<(usize, usize)> {
     let rank = comm.rank().index();
     let mut sampler = Sampler::evaluation(job.test_samples, rank, comm.size(), job.args.batch())?;
     let mut counts = [0u64; 2];

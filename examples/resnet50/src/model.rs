@@ -11,28 +11,31 @@
 //! segment 8   head     average pool, fc
 //! ```
 //!
-//! Most parameters are in `layer4`, whose backward pass comes first; a segment per block lets their gradients travel early.
+//! Most parameters are in `layer4`, whose backward pass comes first; a segment per block lets their gradients travel
+//! early.
 
 use candle_core::{Result, Tensor, bail};
 use candle_nn::init::Init;
 use candle_nn::{Linear, Module, VarBuilder};
-use hccl_candle::nn::{BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, MaxPool2d, SegmentedModel, StatsReduce, global_avg_pool};
+use hccl_candle::nn::{
+    BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, MaxPool2d, SegmentedModel, StatsReduce, global_avg_pool,
+};
 use std::sync::Arc;
 
 /// What a ResNet-50 is built with.
 #[derive(Clone, Default)]
-pub struct ResNet50Config {
+pub(crate) struct ResNet50Config {
     /// Number of classes the head tells apart.
-    pub classes: usize,
+    pub(crate) classes: usize,
     /// Start the last BatchNorm weight of each block at 0 instead of 1, so that a block starts as the identity
     /// (torchvision's `zero_init_residual`, off there by default).
-    pub zero_init_residual: bool,
+    pub(crate) zero_init_residual: bool,
     /// Take BatchNorm statistics over the batches of all ranks of this group.
-    pub sync_batch_norm: Option<Arc<dyn StatsReduce>>,
+    pub(crate) sync_batch_norm: Option<Arc<dyn StatsReduce>>,
 }
 
 /// The model; see the module's page for its segments.
-pub struct ResNet50 {
+pub(crate) struct ResNet50 {
     segments: Vec<Segment>,
 }
 
@@ -41,7 +44,7 @@ impl ResNet50 {
     ///
     /// # Errors
     /// No classes; a parameter that `vb` lacks or holds with another shape.
-    pub fn new(config: &ResNet50Config, vb: VarBuilder<'_>) -> Result<Self> {
+    pub(crate) fn new(config: &ResNet50Config, vb: VarBuilder<'_>) -> Result<Self> {
         if config.classes == 0 {
             bail!("ResNet-50: needs at least one class");
         }
@@ -56,7 +59,10 @@ impl ResNet50 {
                 group.push(Bottleneck::new(channels, width, stride, config, &vb, &mut names)?);
                 channels = width * EXPANSION;
                 if (block + 1) % (blocks / cuts) == 0 {
-                    segments.push(Segment { part: Part::Blocks(std::mem::take(&mut group)), names: std::mem::take(&mut names) });
+                    segments.push(Segment {
+                        part: Part::Blocks(std::mem::take(&mut group)),
+                        names: std::mem::take(&mut names),
+                    });
                 }
             }
         }
@@ -162,11 +168,8 @@ impl Bottleneck {
             let conv = conv(from, to, kernel, stride, vb.pp(format!("conv{number}")), names)?;
             Ok::<_, candle_core::Error>((conv, norm(to, config, vb.pp(format!("bn{number}")), names)?))
         };
-        let layers = [
-            layer(1, (channels, width, 1, 1))?,
-            layer(2, (width, width, 3, stride))?,
-            layer(3, (width, out, 1, 1))?,
-        ];
+        let layers =
+            [layer(1, (channels, width, 1, 1))?, layer(2, (width, width, 3, stride))?, layer(3, (width, out, 1, 1))?];
         let downsample = (stride > 1 || channels != out)
             .then(|| {
                 let vb = vb.pp("downsample");

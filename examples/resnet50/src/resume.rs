@@ -52,8 +52,7 @@ impl Saver {
         let at = sampler.state();
         let mut notes = job.settings();
         notes.append(&mut job.tunable());
-        let progress =
-            Progress { step: done, epoch: at.epoch, position: at.step as u64, random: Vec::new(), notes };
+        let progress = Progress { step: done, epoch: at.epoch, position: at.step as u64, random: Vec::new(), notes };
         self.checkpoints.save(replica, sgd, &progress)?;
         Ok(())
     }
@@ -80,8 +79,7 @@ impl Saver {
             return Err(Failure::Settings { path: loaded.path, differences });
         }
         sampler.seek(epoch, usize::try_from(position).unwrap_or(usize::MAX))?;
-        let mut notes: Vec<String> =
-            differences_as_notes(&notes, job).into_iter().chain(loaded.skipped).collect();
+        let mut notes: Vec<String> = differences_as_notes(&notes, job).into_iter().chain(loaded.skipped).collect();
         notes.push(format!("resumed after step {step} from {}", loaded.path.display()));
         Ok(Resumed { done: step, notes })
     }

@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn the_first_step_is_left_out() {
-        let row = |step, step_ms| Row { step, loss: 1.0, grad_norm: 1.0, images_per_s: 8e3 / step_ms, step_ms, sync_ms: 5.0 };
+        let row =
+            |step, step_ms| Row { step, loss: 1.0, grad_norm: 1.0, images_per_s: 8e3 / step_ms, step_ms, sync_ms: 5.0 };
         let mut meter = Meter::default();
         assert_eq!(meter.speed().images_per_s, 0.0);
         meter.add(&row(1, 1000.0));

@@ -2,8 +2,8 @@
 
 use crate::failure::{Failure, Result};
 use crate::job::Job;
-use crate::report::{CsvLog, Progress, Row, Summary, csv};
 use crate::plot;
+use crate::report::{CsvLog, Progress, Row, Summary, csv};
 
 /// The environment variable by which this program tells its ranks how wide its terminal is.
 pub(crate) const TERMINAL: &str = "RESNET50_TERMINAL";

@@ -77,12 +77,8 @@ impl<'a> Trainer<'a> {
         }
         let options = Options::default().wire(args.wire()).accumulate(args.accumulate as usize);
         let replica = DataParallel::new(comm, &map, options)?;
-        let config = SgdConfig {
-            lr: args.lr,
-            momentum: args.momentum,
-            weight_decay: args.weight_decay,
-            ..SgdConfig::default()
-        };
+        let config =
+            SgdConfig { lr: args.lr, momentum: args.momentum, weight_decay: args.weight_decay, ..SgdConfig::default() };
         let sgd = Sgd::new(replica.parameters(), config)?;
         let normalizer = Normalizer::new(args.normalize, &job.data.train)?;
         let (sampler, schedule) = (job.sampler(rank)?, job.schedule()?);

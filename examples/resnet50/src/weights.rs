@@ -212,7 +212,9 @@ mod tests {
         tensors.insert("head.weight".into(), Tensor::new(&[1f32], &Device::Cpu).unwrap());
         save(&tensors);
         let text = check(&path, 10, DType::F32).unwrap_err().to_string();
-        for part in ["`conv1.weight` [64, 3, 7, 7] is missing", "`bn1.weight` is [1], must be [64]", "`head.weight` is no"] {
+        for part in
+            ["`conv1.weight` [64, 3, 7, 7] is missing", "`bn1.weight` is [1], must be [64]", "`head.weight` is no"]
+        {
             assert!(text.contains(part), "{text}");
         }
         std::fs::write(&path, b"nonsense").unwrap();

@@ -47,7 +47,8 @@ fn two_ranks_learn_and_tell_of_it() {
 /// Losses, gradient norms and final weights.
 fn sequential(dir: &Path, name: &str, flags: &[&str]) -> (Vec<f64>, Vec<f64>, HashMap<String, Tensor>) {
     let (table, checkpoints) = (path(dir, &format!("{name}.csv")), path(dir, name));
-    let fixed = ["--steps=3", "--order=sequential", "--dtype=f64", "--lr=0.01", "--csv", &table, "--checkpoint", &checkpoints];
+    let fixed =
+        ["--steps=3", "--order=sequential", "--dtype=f64", "--lr=0.01", "--csv", &table, "--checkpoint", &checkpoints];
     run(&[&small(&[])[..2], flags, &fixed].concat()).succeeded();
     let (_, rows) = csv(&table);
     let model = format!("{checkpoints}/step-000000000003/model.safetensors");
@@ -85,7 +86,16 @@ fn a_killed_run_resumes_with_the_same_bits() {
     let (whole, killed) = (path(dir.path(), "whole"), path(dir.path(), "killed"));
     let (whole_csv, killed_csv) = (path(dir.path(), "whole.csv"), path(dir.path(), "killed.csv"));
     let flags = |folder, table| {
-        small(&["--ranks=2", "--steps=5", "--checkpoint-every=2", "--accumulate=2", "--checkpoint", folder, "--csv", table])
+        small(&[
+            "--ranks=2",
+            "--steps=5",
+            "--checkpoint-every=2",
+            "--accumulate=2",
+            "--checkpoint",
+            folder,
+            "--csv",
+            table,
+        ])
     };
     let unkilled = run(&flags(&whole, &whole_csv)).succeeded();
 

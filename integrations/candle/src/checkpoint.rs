@@ -178,9 +178,7 @@ impl Checkpoints {
         let Some(path) = offer.path.map(PathBuf::from) else {
             return match offer.skipped.is_empty() {
                 true => Ok(None),
-                false => {
-                    Err(Error::TornCheckpoint { path: self.dir.clone(), problem: offer.skipped.join("; ") })
-                }
+                false => Err(Error::TornCheckpoint { path: self.dir.clone(), problem: offer.skipped.join("; ") }),
             };
         };
         let contents = share(comm, &offer.files, contents)?;

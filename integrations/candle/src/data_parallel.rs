@@ -60,9 +60,9 @@ pub(crate) use parameters::of_map;
 use crate::error::{Error, Result};
 use crate::grads::{Grads, Local, Synced, same_parameters, scale};
 use crate::tensor::TensorCollectives;
+use buffers::BufferSet;
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
-use buffers::BufferSet;
 use candle_nn::VarMap;
 use hccl::{Axis, Communicator, DeviceBuffer, World};
 use plan::Plan;
@@ -192,6 +192,12 @@ impl<A: Axis> DataParallel<A> {
         check_weight(weight)?;
         let tensors = (0..self.parameters.len()).map(|at| self.take(&mut store, at, weight));
         Ok(Grads::new(self.parameters.clone(), tensors.collect::<Result<_>>()?, weight))
+    }
+
+    /// What a rank that has run out of samples gives to [`sync`](Self::sync) while others still have some: weight 0. Not
+    /// collective.
+    pub fn no_samples(&self) -> Grads<Local> {
+        Grads::new(self.parameters.clone(), vec![None; self.parameters.len()], 0.0)
     }
 
     /// The weighted mean of all ranks' gradients, and of the batches held by [`accumulate`](Self::accumulate). Collective.

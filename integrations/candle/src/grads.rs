@@ -236,7 +236,7 @@ impl VisitMut for Scale {
 
     fn visit<T: Elem>(self, values: &mut [T]) -> Result<()> {
         let factor = T::from_f64(self.0);
-        values.iter_mut().for_each(|x| *x = *x * factor);
+        values.iter_mut().for_each(|x| *x *= factor);
         Ok(())
     }
 }
@@ -251,7 +251,7 @@ pub(crate) fn add_into(sum: &Tensor, more: &Tensor) -> Result<()> {
     struct Add;
     impl crate::optim::update::Update for Add {
         fn run<T: crate::optim::update::Real>(self, sum: &mut [T], more: &[T]) {
-            sum.iter_mut().zip(more).for_each(|(sum, &more)| *sum = *sum + more);
+            sum.iter_mut().zip(more).for_each(|(sum, &more)| *sum += more);
         }
     }
     crate::optim::update::apply("accumulate", sum, more, Add)

@@ -1,19 +1,20 @@
-//! Layers that candle lacks for training on CPU: every layer here has a backward pass that runs at the speed of its forward pass.
+//! Layers that candle lacks for training on CPU: fast backward passes, overlapping windows, synchronised statistics.
 //!
 //! | layer | why not candle's own |
 //! | --- | --- |
-//! | [`Conv2d`] | candle's backward pass does one scalar dot product per output pixel; this one is matrix products both ways |
+//! | [`Conv2d`] | backward pass by matrix products; candle's does a scalar dot product per output pixel |
 //! | [`MaxPool2d`] | candle has no backward pass for overlapping windows (`kernel != stride`) |
-//! | [`BatchNorm2d`] | one fused operation, statistics of the concatenated batch of all ranks on request ([`StatsReduce`]) |
+//! | [`BatchNorm2d`] | one fused operation; on request the statistics of all ranks together ([`StatsReduce`]) |
 //! | [`relu`] | gradient 0 at 0 as in PyTorch (candle: 1) |
 //! | [`global_avg_pool`] | one pass each way |
 //!
 //! The contract, for all of them:
 //!
-//! * Inputs are `N x C x H x W` on the CPU, f32 or f64. Any other dtype is refused by name, as is any other device. Views
-//!   (transposed, narrowed, broadcast) are copied to contiguous memory first.
+//! * Inputs are `N x C x H x W` on the CPU, f32 or f64. Any other dtype is refused by name, as is any other device.
+//!   Views (transposed, narrowed, broadcast) are copied to contiguous memory first.
 //! * Results and gradients do not depend on the number of threads: every sum has a fixed order.
-//! * Threads: the calling thread's rayon pool, and only when candle's `get_num_threads()` (`RAYON_NUM_THREADS`) is above 1.
+//! * Threads: the calling thread's rayon pool, and only when candle's `get_num_threads()` (`RAYON_NUM_THREADS`) is
+//!   above 1.
 //! * Temporary memory comes from buffers that each thread keeps ([`trim_scratch`] frees the calling thread's).
 //!
 //! ```
@@ -23,7 +24,8 @@
 //!
 //! let vars = VarMap::new();
 //! let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-//! let conv = Conv2d::new(3, 8, 3, Conv2dConfig { stride: (2, 2), padding: (1, 1), ..Default::default() }, vb.pp("conv"))?;
+//! let halving = Conv2dConfig { stride: (2, 2), padding: (1, 1), ..Default::default() };
+//! let conv = Conv2d::new(3, 8, 3, halving, vb.pp("conv"))?;
 //! let norm = BatchNorm2d::new(8, vb.pp("norm"))?;
 //! let pool = MaxPool2d::new(3, 2, 1)?;
 //!

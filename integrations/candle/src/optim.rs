@@ -118,7 +118,10 @@ impl Common {
     /// Reads a state of this kind into step counts and tensors a parameter; `parts` are the endings of tensor names.
     fn read(&self, kind: &str, parts: &[&str], state: &OptimizerState) -> Result<(Vec<u64>, Vec<Vec<update::Slot>>)> {
         if state.kind != kind {
-            return Err(Error::invalid(format!("the state is of the optimizer `{}`, this one is `{kind}`", state.kind)));
+            return Err(Error::invalid(format!(
+                "the state is of the optimizer `{}`, this one is `{kind}`",
+                state.kind
+            )));
         }
         let mut steps = vec![0; self.parameters.len()];
         let mut slots = vec![Vec::new(); self.parameters.len()];

@@ -167,20 +167,30 @@ pub(crate) fn write<V: VisitMut>(op: &'static str, tensor: &Tensor, visitor: V) 
     check_device(op, tensor)?;
     check_dtype(op, tensor.dtype())?;
     if tensor.layout().has_internal_overlap() {
-        let problem = "a broadcast view has one element at several places and cannot be written (hint: call `contiguous`)";
+        let problem =
+            "a broadcast view has one element at several places and cannot be written (hint: call `contiguous`)";
         return Err(Error::Shape { op, problem: problem.into() });
     }
-    let call = InPlace { op, state: RefCell::new((Some(visitor), None)) };
+    let call = InPlace { op, state: RefCell::new(Visitor::Waits(visitor)) };
     tensor.inplace_op1(&call)?;
-    match call.state.into_inner().1 {
-        Some(out) => out,
-        None => Err(Error::Shape { op, problem: "candle did not run the operation".into() }),
+    match call.state.into_inner() {
+        Visitor::Done(out) => out,
+        Visitor::Waits(_) | Visitor::Works => {
+            Err(Error::Shape { op, problem: "candle did not run the operation".into() })
+        }
     }
+}
+
+/// Where a visitor is: candle lends an operation by shared reference, and it runs once.
+enum Visitor<V: VisitMut> {
+    Waits(V),
+    Works,
+    Done(Result<V::Out>),
 }
 
 struct InPlace<V: VisitMut> {
     op: &'static str,
-    state: RefCell<(Option<V>, Option<Result<V::Out>>)>,
+    state: RefCell<Visitor<V>>,
 }
 
 impl<V: VisitMut> InplaceOp1 for InPlace<V> {
@@ -189,9 +199,9 @@ impl<V: VisitMut> InplaceOp1 for InPlace<V> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let mut state = self.state.borrow_mut();
-        if let Some(visitor) = state.0.take() {
-            state.1 = Some(visit_mut(self.op, storage, layout, visitor));
+        if let Visitor::Waits(visitor) = self.state.replace(Visitor::Works) {
+            let out = visit_mut(self.op, storage, layout, visitor);
+            self.state.replace(Visitor::Done(out));
         }
         Ok(())
     }

@@ -112,9 +112,13 @@ impl Engine {
                 let (sends, expects) = load(rank, peer);
                 match call.kind {
                     Kind::AllToAllV if sends != load(peer, rank).1 => {
-                        let (ours, theirs) = (format!("{name}({} from rank {rank})", load(peer, rank).1), sends);
-                        let other = if rank == me { peer } else { rank };
-                        return Err(mismatch(other, ours, format!("{name}({theirs} to rank {peer})")));
+                        let sent = format!("{name}({sends} to rank {peer})");
+                        let expected = format!("{name}({} from rank {rank})", load(peer, rank).1);
+                        return Err(match me {
+                            _ if me == rank => mismatch(peer, sent, expected),
+                            _ if me == peer => mismatch(rank, expected, sent),
+                            _ => mismatch(rank, String::new(), format!("{sent}, which called {expected}")),
+                        });
                     }
                     Kind::AllGatherV | Kind::ReduceScatterV if (sends, expects) != load(me, peer) => {
                         let (s, e) = load(me, peer);

@@ -12,8 +12,8 @@ use crate::backend::cpu::life::Lives;
 use crate::backend::cpu::segment::{CAUSE_RANKS, Segment, Status};
 use crate::error::{Error, ErrorKind, Loss, Result};
 use crate::options::Options;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Flag of `Header::failed`: aborted by the user of that rank, who leaves no cause in the cell.
@@ -22,6 +22,7 @@ const ABORTED: u32 = 1 << 31;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process, as its peers name it.
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
@@ -37,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) threads: bool,
     pub(crate) options: Options,
     pub(crate) lives: Lives,
+    /// Held while this rank writes its cause: its engine and a call that makes a group may fail at once.
+    causing: Mutex<()>,
 }
 
 /// Codes of `Cause::code`.
@@ -53,7 +56,7 @@ impl Group {
     pub(crate) fn join(segment: Arc<Segment>, rank: usize, threads: bool, options: &Options, lives: Lives) -> Group {
         let size = segment.size();
         segment.cell(rank).life.0.status.store(Status::Active as u32, Ordering::Release);
-        Group { segment, rank, size, threads, options: options.clone(), lives }
+        Group { segment, rank, size, threads, options: options.clone(), lives, causing: Mutex::new(()) }
     }
 
     /// The id of the group, the same on all ranks.
@@ -100,23 +103,28 @@ impl Group {
     /// Fails the group with `error`, unless it has failed already, and wakes everyone. Returns the error that this rank
     /// should report: its own if it is about this rank's own call, else the first cause.
     pub(crate) fn fail(&self, error: Error) -> Error {
+        let causing = self.causing.lock().unwrap_or_else(PoisonError::into_inner);
         self.write_cause(&error);
         let failed = &self.segment.header().failed.0;
         let won = failed.compare_exchange(0, self.rank as u32 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        drop(causing);
         self.wake_everyone();
         let own = matches!(error.kind(), ErrorKind::Mismatch { .. } | ErrorKind::Deadlock { .. });
         if won || own { error } else { self.cause().unwrap_or(error) }
     }
 
-    /// Fails the group at the wish of this rank's user; from any thread.
+    /// Fails the group at the wish of this rank's user, unless this rank has left; from any thread.
     pub(crate) fn abort(&self) {
+        if self.segment.cell(self.rank).life.0.status.load(Ordering::Acquire) != Status::Active as u32 {
+            return;
+        }
         let mark = (self.rank as u32 + 1) | ABORTED;
         let _ = self.segment.header().failed.0.compare_exchange(0, mark, Ordering::SeqCst, Ordering::SeqCst);
         self.wake_everyone();
     }
 
     fn write_cause(&self, error: &Error) {
-        // The cell belongs to the engine of this rank, and once it has been published it is not written again.
+        // Once published it is not written again.
         if self.has_failed() {
             return;
         }
@@ -154,8 +162,8 @@ impl Group {
             code::TIMEOUT => ErrorKind::Timeout { late: ranks, after: Duration::from_millis(value) },
             code::MISMATCH => ErrorKind::Mismatch {
                 peer: by,
-                ours: format!("what fits neither it nor rank {first}, which differ"),
-                theirs: format!("something else than rank {first}"),
+                ours: String::new(),
+                theirs: format!("what does not fit the call of rank {first}"),
             },
             code::DEADLOCK => ErrorKind::Deadlock { cycle: ranks },
             _ => ErrorKind::Aborted { by },
@@ -210,10 +218,11 @@ impl Group {
     /// Does a short piece of work on other ranks' memory, unless the group has failed.
     pub(crate) fn visit(&self, work: impl FnOnce()) -> Result<()> {
         let visiting = &self.segment.cell(self.rank).visiting.0;
-        // SYNC POINT visits: we announce, then look whether the group failed; a failing rank marks, then looks for
-        // visitors (`Group::quiesce`). Both are sequentially consistent, so one of the two sees the other.
-        visiting.store(1, Ordering::SeqCst);
-        if self.segment.header().failed.0.load(Ordering::SeqCst) != 0 {
+        // SYNC POINT visits: we announce, then look whether the group failed; who learns of a failure then looks for
+        // visitors (`Group::quiesce`). A fence stands between the two on either side, so one of us sees the other.
+        visiting.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.segment.header().failed.0.load(Ordering::Relaxed) != 0 {
             visiting.store(0, Ordering::Release);
             return Err(self.cause().unwrap_or_else(|| Error::new(ErrorKind::Closed)));
         }
@@ -228,9 +237,10 @@ impl Group {
     pub(crate) fn quiesce(&self) -> bool {
         let patience = Instant::now() + GRACE;
         let mut reachable = false;
+        // SYNC POINT visits: see `Group::visit`. The caller may have learnt of the failure by a relaxed load.
+        fence(Ordering::SeqCst);
         for peer in (0..self.size).filter(|p| *p != self.rank) {
-            // SYNC POINT visits: see `Group::visit`.
-            while self.segment.cell(peer).visiting.0.load(Ordering::SeqCst) != 0 {
+            while self.segment.cell(peer).visiting.0.load(Ordering::Acquire) != 0 {
                 if !self.threads && (self.lives.died(peer) || Instant::now() > patience) {
                     reachable = true;
                     break;

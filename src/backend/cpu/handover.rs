@@ -8,7 +8,6 @@ use crate::backend::cpu::group::ProcessId;
 use crate::backend::cpu::segment::Segment;
 use crate::backend::cpu::{heap, subgroup};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
 use crate::sys::SharedMemory;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -17,7 +16,7 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long one question may take: the service answers from a table.
@@ -54,14 +53,20 @@ fn address(process: ProcessId) -> std::io::Result<SocketAddr> {
 fn start() -> std::io::Result<ProcessId> {
     let process = ProcessId { pid: std::process::id(), nonce: random() };
     let listener = UnixListener::bind_addr(&address(process)?)?;
-    let serve = move || {
-        for client in listener.incoming().flatten() {
-            // A bad client costs its own connection and nothing else.
-            let _ = answer(client);
-        }
-    };
-    std::thread::Builder::new().name("hccl-handover".into()).stack_size(128 << 10).spawn(serve)?;
+    let service = move || listener.incoming().for_each(serve);
+    std::thread::Builder::new().name("hccl-handover".into()).stack_size(128 << 10).spawn(service)?;
     Ok(process)
+}
+
+/// Answers one client, on a thread of its own: one that is silent keeps nobody else waiting.
+fn serve(client: std::io::Result<UnixStream>) {
+    let Ok(client) = client else {
+        std::thread::sleep(Duration::from_millis(10)); // no file descriptor is free
+        return;
+    };
+    // A bad client costs its own connection and nothing else.
+    let thread = std::thread::Builder::new().name("hccl-handover".into()).stack_size(128 << 10);
+    let _ = thread.spawn(move || answer(client));
 }
 
 /// True when the other end of `stream` is a process of this user.
@@ -80,21 +85,18 @@ fn answer(mut client: UnixStream) -> std::io::Result<()> {
     client.read_exact(&mut key)?;
     let key = u64::from_ne_bytes(key);
     match u64::from_ne_bytes(kind) {
-        ARENA => match u32::try_from(key).ok().and_then(heap::arena) {
-            Some(memory) => send_with_file(&client, &(memory.bytes() as u64).to_ne_bytes(), memory.file()),
-            None => client.write_all(&NOTHING.to_ne_bytes()),
-        },
-        SEGMENT => match subgroup::find(key) {
-            Some(segment) => send_segment(&client, &segment),
-            None => client.write_all(&NOTHING.to_ne_bytes()),
-        },
+        ARENA => send_memory(client, u32::try_from(key).ok().and_then(heap::arena).as_deref()),
+        SEGMENT => send_memory(client, subgroup::find(key).as_deref().map(Segment::memory)),
         _ => Ok(()),
     }
 }
 
-fn send_segment(client: &UnixStream, segment: &Segment) -> std::io::Result<()> {
-    let memory = segment.memory();
-    send_with_file(client, &(memory.bytes() as u64).to_ne_bytes(), memory.file())
+/// Answers with memory made here, or that there is none.
+fn send_memory(mut client: UnixStream, memory: Option<&SharedMemory>) -> std::io::Result<()> {
+    match memory.and_then(|memory| Some((memory.bytes() as u64, memory.file()?))) {
+        Some((bytes, file)) => send_with_file(&client, &bytes.to_ne_bytes(), file),
+        None => client.write_all(&NOTHING.to_ne_bytes()),
+    }
 }
 
 /// Sends `bytes` and one file descriptor.
@@ -111,8 +113,14 @@ pub(crate) fn send_with_file(to: &UnixStream, bytes: &[u8], file: BorrowedFd<'_>
 pub(crate) fn receive_with_file(from: &UnixStream, bytes: &mut [u8]) -> std::io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(from.as_fd(), &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    // A process that is stopped and continued is interrupted here.
+    let received = loop {
+        let mut into = [IoSliceMut::new(bytes)];
+        match rustix::net::recvmsg(from.as_fd(), &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => break received?,
+        }
+    };
     let mut file = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(files) = message {
@@ -127,7 +135,49 @@ pub(crate) fn receive_with_file(from: &UnixStream, bytes: &mut [u8]) -> std::io:
     Ok(file)
 }
 
-fn ask(process: ProcessId, kind: u64, key: u64, patience: Duration) -> std::io::Result<Option<SharedMemory>> {
+/// What a process says when asked for memory.
+pub(crate) enum Answer {
+    Here(SharedMemory),
+    /// It has no such memory, or not yet.
+    NotHere,
+    /// Nobody answers: the process has ended or is ending.
+    Gone,
+    /// No answer within the patience: it is stopped, or very slow.
+    Late,
+}
+
+/// Asks `process` for an arena of its heap.
+///
+/// # Errors
+/// `Resource` when this process cannot ask, or cannot map what it got.
+pub(crate) fn ask_for_arena(process: ProcessId, arena: u32, patience: Duration) -> Result<Answer> {
+    let what = || format!("arena {arena} of process {}", process.pid);
+    ask(process, ARENA, u64::from(arena), patience).map_err(|e| Error::resource(what(), e))
+}
+
+/// Asks `process`, the leader of a new group, for the group's segment.
+///
+/// # Errors
+/// As [`ask_for_arena`].
+pub(crate) fn ask_for_segment(process: ProcessId, key: u64, patience: Duration) -> Result<Answer> {
+    let what = || format!("a group's segment of process {}", process.pid);
+    ask(process, SEGMENT, key, patience).map_err(|e| Error::resource(what(), e))
+}
+
+fn ask(process: ProcessId, kind: u64, key: u64, patience: Duration) -> std::io::Result<Answer> {
+    use std::io::ErrorKind as Io;
+    match try_to_ask(process, kind, key, patience.min(PATIENCE)) {
+        Ok(Some(memory)) => Ok(Answer::Here(memory)),
+        Ok(None) => Ok(Answer::NotHere),
+        Err(e) => match e.kind() {
+            Io::ConnectionRefused | Io::ConnectionReset | Io::BrokenPipe | Io::UnexpectedEof => Ok(Answer::Gone),
+            Io::WouldBlock | Io::TimedOut | Io::Interrupted => Ok(Answer::Late),
+            _ => Err(e),
+        },
+    }
+}
+
+fn try_to_ask(process: ProcessId, kind: u64, key: u64, patience: Duration) -> std::io::Result<Option<SharedMemory>> {
     let mut stream = UnixStream::connect_addr(&address(process)?)?;
     if !is_same_user(&stream) {
         return Err(std::io::ErrorKind::PermissionDenied.into());
@@ -140,26 +190,4 @@ fn ask(process: ProcessId, kind: u64, key: u64, patience: Duration) -> std::io::
     let Some(file) = receive_with_file(&stream, &mut bytes)? else { return Ok(None) };
     let size = usize::try_from(u64::from_ne_bytes(bytes)).map_err(std::io::Error::other)?;
     SharedMemory::map(file, size).map(Some).map_err(std::io::Error::other)
-}
-
-/// An arena of a peer's heap.
-pub(crate) fn fetch_arena(process: ProcessId, arena: u32, options: &Options) -> Result<Arc<SharedMemory>> {
-    let what = || format!("arena {arena} of process {}", process.pid);
-    match ask(process, ARENA, u64::from(arena), options.exec_timeout.min(PATIENCE)) {
-        Ok(Some(memory)) => Ok(Arc::new(memory)),
-        Ok(None) => Err(Error::new(ErrorKind::Rendezvous { problem: format!("there is no {}", what()) })),
-        Err(e) => Err(Error::resource(what(), e)),
-    }
-}
-
-/// The segment of a group that a leader in `process` makes, if it is there already.
-pub(crate) fn fetch_segment(process: ProcessId, key: u64, options: &Options) -> Result<Option<SharedMemory>> {
-    match ask(process, SEGMENT, key, options.connect_timeout.min(PATIENCE)) {
-        Ok(found) => Ok(found),
-        // The leader is gone or going: the caller looks at its life and comes back.
-        Err(e) if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::UnexpectedEof) => {
-            Ok(None)
-        }
-        Err(e) => Err(Error::resource(format!("a group's segment of process {}", process.pid), e)),
-    }
 }

@@ -4,7 +4,9 @@
 //! ends and however much memory it holds (a robust futex; a closed socket is seen only after the memory is freed). So a
 //! look at a peer's life is one load. Ranks that are threads cannot die without unwinding: they say so themselves.
 
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
 use crate::backend::cpu::segment::Segment;
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
 use std::sync::Arc;
 
 /// The life words of a group's ranks; they stand in the segment of the world that the group was made from.
@@ -29,7 +31,10 @@ impl Lives {
     #[inline]
     pub(crate) fn died(&self, rank: usize) -> bool {
         match self {
-            Lives::Threads => false,
+            Lives::Threads => {
+                let _ = rank;
+                false
+            }
             #[cfg(all(target_os = "linux", not(hccl_portable)))]
             Lives::Processes { world, ranks, .. } => {
                 let word = world.cell(ranks[rank]).life.0.word.load(std::sync::atomic::Ordering::Acquire);

@@ -25,6 +25,7 @@ use crate::error::{Error, ErrorKind, Loss, Result};
 use crate::options::Options;
 use crate::sys::SharedMemory;
 use rustix::event::{PollFd, PollFlags};
+use std::collections::VecDeque;
 use std::io::{ErrorKind as Io, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -39,6 +40,8 @@ const GO: u8 = 1;
 const FAILED: u8 = 2;
 /// How long one hello may take once connected.
 const HELLO_PATIENCE: Duration = Duration::from_secs(3);
+/// Most connections that may be silent at once: the oldest makes room.
+const MAX_STRANGERS: usize = 512;
 
 /// Meets the other ranks under `name`. Returns when all are there.
 pub(crate) fn meet(name: &str, rank: usize, size: usize, options: &Options) -> Result<Group> {
@@ -124,6 +127,45 @@ struct Host {
     deadline: Instant,
     /// By rank; rank 0 has none.
     peers: Vec<Option<(UnixStream, Hello)>>,
+    /// Connections that have not said their whole hello, oldest first.
+    strangers: VecDeque<Stranger>,
+}
+
+/// A connection before its hello.
+struct Stranger {
+    stream: UnixStream,
+    hello: [u8; HELLO],
+    filled: usize,
+    until: Instant,
+}
+
+/// What became of a stranger.
+enum Said {
+    Hello(Hello),
+    NotYet,
+    Nonsense,
+}
+
+impl Stranger {
+    fn new(stream: UnixStream) -> Option<Stranger> {
+        let welcome = is_same_user(&stream) && stream.set_nonblocking(true).is_ok();
+        welcome.then(|| Stranger { stream, hello: [0; HELLO], filled: 0, until: Instant::now() + HELLO_PATIENCE })
+    }
+
+    /// Reads what is there, and never waits.
+    fn read(&mut self) -> Said {
+        while self.filled < HELLO {
+            match self.stream.read(&mut self.hello[self.filled..]) {
+                Ok(0) => return Said::Nonsense,
+                Ok(n) => self.filled += n,
+                Err(e) if e.kind() == Io::Interrupted => {}
+                Err(e) if e.kind() == Io::WouldBlock && Instant::now() < self.until => return Said::NotYet,
+                Err(_) => return Said::Nonsense,
+            }
+        }
+        let hello = Hello::from_bytes(&self.hello).filter(|_| self.stream.set_nonblocking(false).is_ok());
+        hello.map_or(Said::Nonsense, Said::Hello)
+    }
 }
 
 impl Host {
@@ -131,15 +173,20 @@ impl Host {
         let listener = bind(address, deadline)?;
         listener.set_nonblocking(true).map_err(|e| Error::resource("a socket", e))?;
         let peers = (0..own.size).map(|_| None).collect();
-        Ok(Host { listener, own, options: options.clone(), deadline, peers })
+        Ok(Host { listener, own, options: options.clone(), deadline, peers, strangers: VecDeque::new() })
     }
 
     fn host(mut self) -> Result<Group> {
         let hosted = self.collect().and_then(|()| self.welcome());
-        let Host { listener, mut peers, own, options, .. } = self;
+        // Whoever stands at the door is told how it went.
+        let _ = self.accept();
+        let Host { listener, mut peers, mut strangers, own, options, .. } = self;
         drop(listener);
+        let strangers = strangers.iter_mut().map(|stranger| &mut stranger.stream);
         match hosted {
             Ok((segment, watched)) => {
+                let full = rendezvous("all ranks of the job are there already".into());
+                tell(strangers, &full.hint("give each job its own HCCL_JOB_ID"));
                 for (peer, _) in peers.iter_mut().flatten() {
                     // A rank that is gone by now is seen by its life word.
                     let _ = peer.write_all(&[GO]);
@@ -147,7 +194,7 @@ impl Host {
                 Ok(group(segment, own, watched, &options))
             }
             Err(error) => {
-                tell(peers.iter_mut().flatten().map(|(peer, _)| peer), &error);
+                tell(peers.iter_mut().flatten().map(|(peer, _)| peer).chain(strangers), &error);
                 Err(error)
             }
         }
@@ -161,46 +208,56 @@ impl Host {
     fn collect(&mut self) -> Result<()> {
         while !self.missing().is_empty() {
             self.wait_for_event()?;
-            loop {
-                match self.listener.accept() {
-                    Ok((stream, _)) => self.admit(stream)?,
-                    Err(e) if e.kind() == Io::WouldBlock => break,
-                    Err(e) if matches!(e.kind(), Io::Interrupted | Io::ConnectionAborted) => {}
-                    Err(e) => return Err(Error::resource("a connection of a rank", e)),
+            self.accept()?;
+            for _ in 0..self.strangers.len() {
+                let Some(mut stranger) = self.strangers.pop_front() else { break };
+                match stranger.read() {
+                    Said::Hello(hello) => self.admit(stranger.stream, hello)?,
+                    Said::NotYet => self.strangers.push_back(stranger),
+                    Said::Nonsense => {}
                 }
             }
         }
         Ok(())
     }
 
-    /// Waits for a connection, or for a rank that goes away.
-    fn wait_for_event(&mut self) -> Result<()> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+    /// Takes all connections that wait at the door.
+    fn accept(&mut self) -> Result<()> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.strangers.extend(Stranger::new(stream)),
+                Err(e) if e.kind() == Io::WouldBlock => return Ok(()),
+                Err(e) if matches!(e.kind(), Io::Interrupted | Io::ConnectionAborted) => {}
+                Err(e) => return Err(Error::resource("a connection of a rank", e)),
+            }
+            if self.strangers.len() > MAX_STRANGERS {
+                self.strangers.pop_front();
+            }
+        }
+    }
+
+    /// Waits for a connection or a hello, or for a rank that goes away.
+    fn wait_for_event(&self) -> Result<()> {
+        if self.deadline <= Instant::now() {
             let late = ErrorKind::Timeout { late: self.missing(), after: self.options.connect_timeout };
             let hint = "see whether those ranks were started with the same job id and world size; HCCL_CONNECT_TIMEOUT sets the limit";
             return Err(Error::new(late).hint(hint));
         }
-        let mut sockets = vec![PollFd::new(&self.listener, PollFlags::IN)];
         let there: Vec<usize> = (1..self.peers.len()).filter(|rank| self.peers[*rank].is_some()).collect();
-        sockets.extend(self.peers.iter().flatten().map(|(peer, _)| PollFd::new(peer, PollFlags::IN)));
-        let nap = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-        match rustix::event::poll(&mut sockets, Some(&nap)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(Error::resource("a wait for ranks", e)),
-        }
+        let mut sockets: Vec<_> =
+            self.peers.iter().flatten().map(|(peer, _)| PollFd::new(peer, PollFlags::IN)).collect();
+        sockets.push(PollFd::new(&self.listener, PollFlags::IN));
+        sockets.extend(self.strangers.iter().map(|s| PollFd::new(&s.stream, PollFlags::IN)));
+        poll(&mut sockets)?;
         // A rank that has said hello says nothing until it is welcomed: an event on its socket is its end.
-        let gone = sockets[1..].iter().zip(&there).find(|(socket, _)| !socket.revents().is_empty());
-        match gone {
-            Some((_, rank)) => Err(Error::new(ErrorKind::PeerLost { peer: *rank, how: Loss::Died })),
+        match sockets.iter().zip(&there).find(|(socket, _)| !socket.revents().is_empty()) {
+            Some((_, rank)) => Err(died(*rank)),
             None => Ok(()),
         }
     }
 
-    /// Reads one hello. Strangers and nonsense are dropped; ranks that cannot belong here fail the job.
-    fn admit(&mut self, mut stream: UnixStream) -> Result<()> {
-        let hello = is_same_user(&stream).then(|| read_hello(&mut stream)).flatten();
-        let Some(hello) = hello else { return Ok(()) };
+    /// Gives a rank its place; one that cannot belong here fails the job.
+    fn admit(&mut self, mut stream: UnixStream, hello: Hello) -> Result<()> {
         if hello.layout != LAYOUT {
             let problem = format!("rank {} has layout {}, rank 0 has layout {LAYOUT}", hello.rank, hello.layout);
             let error = rendezvous(problem).hint("build all ranks from one version of hccl");
@@ -234,17 +291,52 @@ impl Host {
         let cores: u32 = cores.iter().map(|word| word.count_ones()).sum();
         let segment = Arc::new(Segment::create(size, handover::random(), stage_bytes(size), size <= cores as usize)?);
         let watched = Watched::start(segment.clone(), 0, self.own.process)?;
-        for (rank, peer) in self.peers.iter_mut().enumerate() {
+        let Some(file) = segment.memory().file() else {
+            return Err(Error::invalid("the segment was made by another process"));
+        };
+        for (rank, peer) in self.peers.iter().enumerate() {
             let Some((stream, _)) = peer else { continue };
-            let lost = |_| Error::new(ErrorKind::PeerLost { peer: rank, how: Loss::Died });
-            handover::send_with_file(stream, &[GO; WELCOME], segment.memory().file()).map_err(lost)?;
+            handover::send_with_file(stream, &[GO; WELCOME], file).map_err(|_| died(rank))?;
         }
-        for (rank, peer) in self.peers.iter_mut().enumerate() {
-            let Some((stream, _)) = peer else { continue };
-            let mut ready = [0];
-            read_until(stream, &mut ready, self.deadline).map_err(|e| lost_or_late(e, rank, &self.options))?;
-        }
+        self.wait_until_ready()?;
         Ok((segment, watched))
+    }
+
+    /// Waits until each rank has said that it is ready; the first that dies instead fails the job.
+    fn wait_until_ready(&self) -> Result<()> {
+        let there = self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, &peer.as_ref()?.0, false)));
+        let mut there: Vec<(usize, &UnixStream, bool)> = there.collect();
+        while !there.iter().all(|(.., ready)| *ready) {
+            if self.deadline <= Instant::now() {
+                let late = there.iter().filter(|(.., ready)| !ready).map(|(rank, ..)| *rank).collect();
+                let late = ErrorKind::Timeout { late, after: self.options.connect_timeout };
+                return Err(Error::new(late).hint("HCCL_CONNECT_TIMEOUT sets the limit"));
+            }
+            let mut sockets: Vec<_> = there.iter().map(|(_, s, _)| PollFd::new(*s, PollFlags::IN)).collect();
+            poll(&mut sockets)?;
+            let events: Vec<bool> = sockets.iter().map(|socket| !socket.revents().is_empty()).collect();
+            for ((rank, stream, ready), _) in there.iter_mut().zip(events).filter(|(_, event)| *event) {
+                // A rank that is ready says nothing more: an event on its socket is its end.
+                if *ready || !matches!((&**stream).read(&mut [0]), Ok(1)) {
+                    return Err(died(*rank));
+                }
+                *ready = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn died(rank: usize) -> Error {
+    Error::new(ErrorKind::PeerLost { peer: rank, how: Loss::Died })
+}
+
+/// Waits until something happens on a socket, for a short while at most.
+fn poll(sockets: &mut [PollFd<'_>]) -> Result<()> {
+    let nap = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    match rustix::event::poll(sockets, Some(&nap)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(Error::resource("a wait for ranks", e)),
     }
 }
 
@@ -270,14 +362,6 @@ fn bind(address: &SocketAddr, deadline: Instant) -> Result<UnixListener> {
             Err(e) => return Err(Error::resource("a socket", e)),
         }
     }
-}
-
-fn read_hello(stream: &mut UnixStream) -> Option<Hello> {
-    // The listener does not block; its connections do.
-    stream.set_nonblocking(false).ok()?;
-    let mut bytes = [0; HELLO];
-    read_until(stream, &mut bytes, Instant::now() + HELLO_PATIENCE).ok()?;
-    Hello::from_bytes(&bytes)
 }
 
 /// Reads all of `bytes` before `deadline`.
@@ -331,6 +415,8 @@ fn told(bytes: &[u8]) -> Error {
 /// A rank other than 0.
 fn join(address: &SocketAddr, own: Hello, options: &Options, deadline: Instant) -> Result<Group> {
     let mut stream = connect(address, options, deadline)?;
+    // Rank 0 is there and knows who is missing: its deadline, which ends before this one, decides.
+    let deadline = Instant::now() + options.connect_timeout + HELLO_PATIENCE;
     let lost = |e| lost_or_late(e, 0, options);
     stream.write_all(&own.to_bytes()).map_err(lost)?;
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

@@ -87,7 +87,41 @@ impl Memories {
             let own = crate::backend::cpu::heap::arena(arena);
             return own.ok_or_else(|| Error::invalid(format!("this process has no arena {arena}")));
         }
-        crate::backend::cpu::handover::fetch_arena(self.group.process(rank), arena, &self.group.options)
+        self.fetch(rank, arena)
+    }
+
+    /// Asks `rank` for an arena until it answers, is lost, or the deadline has passed.
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    fn fetch(&self, rank: usize, arena: u32) -> Result<Arc<SharedMemory>> {
+        use crate::backend::cpu::handover::{Answer, ask_for_arena};
+        use crate::error::Loss;
+        use std::time::{Duration, Instant};
+
+        let (group, start) = (&*self.group, Instant::now());
+        let mut patience = Duration::from_millis(250);
+        loop {
+            let left = group.options.exec_timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+            match ask_for_arena(group.process(rank), arena, patience.min(left))? {
+                Answer::Here(memory) => return Ok(Arc::new(memory)),
+                Answer::NotHere => {
+                    let problem = format!("rank {rank} named arena {arena}, which it does not have");
+                    return Err(Error::new(ErrorKind::Rendezvous { problem }));
+                }
+                Answer::Gone => {
+                    let how = group.lost(rank).unwrap_or(Loss::Died);
+                    return Err(Error::new(ErrorKind::PeerLost { peer: rank, how }));
+                }
+                Answer::Late => {}
+            }
+            let lost = || group.lost(rank).map(|how| Error::new(ErrorKind::PeerLost { peer: rank, how }));
+            if let Some(cause) = group.cause().or_else(lost) {
+                return Err(cause);
+            }
+            if start.elapsed() >= group.options.exec_timeout {
+                return Err(Error::new(ErrorKind::Timeout { late: vec![rank], after: start.elapsed() }));
+            }
+            patience = (2 * patience).min(Duration::from_secs(1));
+        }
     }
 
     #[cfg(not(all(target_os = "linux", not(hccl_portable))))]

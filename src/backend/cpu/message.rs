@@ -23,6 +23,7 @@ use crate::backend::{Call, Home, Kind, Memory, Message};
 use crate::element::DType;
 use crate::error::Result;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
 
 /// Bytes of one visit to the sender's memory.
 const VISIT: usize = 256 << 10;
@@ -114,8 +115,12 @@ impl Engine {
             if !moved {
                 let group = &self.group;
                 let ready = || transfers.iter().any(|transfer| self.can_advance(transfer));
+                // A queued message is posted once the one before it is through, so that this rank still publishes
+                // something while its first claim stands: no circle may be drawn through it.
+                let queued = transfers.iter().any(|transfer| transfer.state == State::Queued);
+                let seen = |claim: Claim| if queued { Claim { on: On::Progress, ..claim } } else { claim };
                 group.wait(self.eager, ready, |found| {
-                    transfers.iter().filter_map(|transfer| self.claim(transfer)).for_each(&mut *found);
+                    transfers.iter().filter_map(|transfer| self.claim(transfer)).map(seen).for_each(&mut *found);
                 })?;
             }
         }
@@ -144,6 +149,9 @@ impl Engine {
 
     fn ask(&self, transfer: &Transfer) {
         let inbox = &self.mail(transfer).inbox;
+        // SYNC POINT requests: pairs with the fence in `compare_message`. A sender that still looks at the last request
+        // and reads a word of this one sees `done` of the last.
+        fence(Release);
         inbox.what.store(transfer.message.dtype as u64, Relaxed);
         inbox.count.store(transfer.message.count, Relaxed);
         inbox.taken.store(0, Relaxed);
@@ -233,6 +241,11 @@ impl Engine {
         };
         let message = &transfer.message;
         if what as u8 == message.dtype as u8 && count == message.count {
+            return Ok(());
+        }
+        // SYNC POINT requests: the receiver may have taken this message and asked for the next before we looked.
+        fence(Acquire);
+        if message.sends && mail.inbox.done.load(Relaxed) >= transfer.number {
             return Ok(());
         }
         let (me, peer) = (self.group.rank, message.peer as usize);

@@ -193,10 +193,16 @@ impl Backend for Cpu {
     }
 
     fn abort(&self) {
-        self.group.abort();
+        // A forked child must not end its parent's group.
+        if !crate::sys::forked() {
+            self.group.abort();
+        }
     }
 
     fn group(&self, members: &[usize], tag: u64) -> Result<Arc<dyn Backend>> {
+        if crate::sys::forked() {
+            return Err(Error::new(ErrorKind::Forked));
+        }
         let made = crate::backend::cpu::subgroup::make(&self.group, members, tag);
         Ok(Arc::new(Cpu::new(made?)))
     }
@@ -214,6 +220,7 @@ impl Backend for Cpu {
         let failed = queue.failed.as_ref().map(|(_, error, _)| error.clone());
         drop(queue);
         self.shared.queued.notify_all();
+        let failed = failed.or_else(|| self.group.cause());
         self.group.leave();
         failed.map_or(Ok(()), Err)
     }

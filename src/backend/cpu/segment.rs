@@ -235,11 +235,13 @@ impl Segment {
     }
 
     /// Bytes of the shared memory of a group of `size` ranks.
+    #[cfg(any(test, all(target_os = "linux", not(hccl_portable))))]
     pub(crate) fn bytes_for(size: usize) -> usize {
         crate::sys::pages(Layout::of(size).bytes)
     }
 
     /// The segment inside memory that another process made, checked.
+    #[cfg(any(test, all(target_os = "linux", not(hccl_portable))))]
     pub(crate) fn adopt(memory: SharedMemory, size: usize) -> Result<Segment> {
         let refused = |problem: String| Err(Error::new(ErrorKind::Rendezvous { problem }));
         let layout = Layout::of(size);
@@ -261,6 +263,7 @@ impl Segment {
     }
 
     /// The memory, to send to a peer.
+    #[cfg(any(test, all(target_os = "linux", not(hccl_portable))))]
     pub(crate) fn memory(&self) -> &SharedMemory {
         &self.memory
     }

@@ -40,14 +40,21 @@ impl Drop for Offer {
     }
 }
 
-/// A new group of `members` of `parent`, this rank among them.
+/// A new group of `members` of `parent`, this rank among them. Errors count ranks as the parent does.
 pub(crate) fn make(parent: &Arc<Group>, members: &[usize], tag: u64) -> Result<Group> {
     let Some(rank) = members.iter().position(|member| *member == parent.rank) else {
         return Err(Error::invalid(format!("rank {} is not in its own group {members:?}", parent.rank)));
     };
-    if let Some(cause) = parent.cause() {
-        return Err(cause.at("group", parent.rank, parent.size));
-    }
+    let made = match parent.cause() {
+        Some(cause) => Err(cause),
+        // The other members wait for this rank: when it gives up, they hear of it through the parent.
+        None => gather(parent, members, rank, tag).map_err(|error| parent.fail(error)),
+    };
+    made.map_err(|error| error.at("group", parent.rank, parent.size))
+}
+
+/// Brings the members together; this rank is the new group's `rank`.
+fn gather(parent: &Group, members: &[usize], rank: usize, tag: u64) -> Result<Group> {
     let key = key(parent.id(), members, tag);
     let started = Instant::now();
     let mut offer = None;
@@ -60,13 +67,12 @@ pub(crate) fn make(parent: &Arc<Group>, members: &[usize], tag: u64) -> Result<G
     };
     let lives = parent.lives.of(members);
     let group = Group::join(segment, rank, parent.threads, &parent.options, lives);
-    let joined = wait_until_joined(&group, started);
+    let joined = wait_until_joined(&group, parent, members, started);
     drop(offer);
-    joined.map_err(|error| {
+    if joined.is_err() {
         group.leave();
-        error.at("group", group.rank, group.size)
-    })?;
-    Ok(group)
+    }
+    joined.map(|()| group)
 }
 
 /// Waits for the leader's segment.
@@ -76,14 +82,11 @@ fn look_for(parent: &Group, members: &[usize], key: u64, started: Instant) -> Re
         if let Some(segment) = fetch(parent, leader, key, members.len())? {
             return Ok(segment);
         }
-        if let Some(how) = parent.lost(leader) {
-            return Err(Error::new(ErrorKind::PeerLost { peer: leader, how }).at("group", parent.rank, parent.size));
+        let lost = || parent.lost(leader).map(|how| Error::new(ErrorKind::PeerLost { peer: leader, how }));
+        if let Some(cause) = parent.cause().or_else(lost) {
+            return Err(cause);
         }
-        if started.elapsed() > parent.options.connect_timeout {
-            let timeout = ErrorKind::Timeout { late: vec![leader], after: started.elapsed() };
-            let hint = "every member must make the same group, in the same order of calls";
-            return Err(Error::new(timeout).hint(hint).at("group", parent.rank, parent.size));
-        }
+        check_time(parent, started, || vec![leader])?;
         if parent.threads {
             let nap = Duration::from_millis(5);
             drop(OFFERED_NEW.wait_timeout(offered(), nap));
@@ -93,30 +96,47 @@ fn look_for(parent: &Group, members: &[usize], key: u64, started: Instant) -> Re
     }
 }
 
+fn check_time(parent: &Group, started: Instant, late: impl Fn() -> Vec<usize>) -> Result<()> {
+    let after = started.elapsed();
+    if after <= parent.options.connect_timeout {
+        return Ok(());
+    }
+    let hint = "every member must make the same group, in the same order of calls";
+    Err(Error::new(ErrorKind::Timeout { late: late(), after }).hint(hint))
+}
+
 fn fetch(parent: &Group, leader: usize, key: u64, size: usize) -> Result<Option<Arc<Segment>>> {
     #[cfg(all(target_os = "linux", not(hccl_portable)))]
     if !parent.threads {
-        let memory = crate::backend::cpu::handover::fetch_segment(parent.process(leader), key, &parent.options)?;
-        return memory.map(|memory| Ok(Arc::new(Segment::adopt(memory, size)?))).transpose();
+        use crate::backend::cpu::handover::{Answer, ask_for_segment};
+        let patience = parent.options.connect_timeout.min(Duration::from_millis(500));
+        // A leader that is gone or stopped shows in its life or by the deadline: the caller looks at both.
+        return match ask_for_segment(parent.process(leader), key, patience)? {
+            Answer::Here(memory) => Ok(Some(Arc::new(Segment::adopt(memory, size)?))),
+            Answer::NotHere | Answer::Gone | Answer::Late => Ok(None),
+        };
     }
     let _ = (parent, leader, size);
     Ok(find(key))
 }
 
 /// Waits until all members have joined.
-fn wait_until_joined(group: &Group, started: Instant) -> Result<()> {
+fn wait_until_joined(group: &Group, parent: &Group, members: &[usize], started: Instant) -> Result<()> {
     let absent = |p: &usize| group.segment.cell(*p).life.0.status.load(Ordering::Acquire) == Status::Absent as u32;
     loop {
         let late: Vec<usize> = (0..group.size).filter(absent).collect();
-        let Some(first) = late.first() else { return Ok(()) };
-        if let Some(how) = late.iter().find_map(|p| group.lost(*p)) {
-            return Err(Error::new(ErrorKind::PeerLost { peer: *first, how }));
+        if late.is_empty() {
+            return Ok(());
         }
-        let after = started.elapsed();
-        if after > group.options.connect_timeout {
-            let hint = "every member must make the same group, in the same order of calls";
-            return Err(Error::new(ErrorKind::Timeout { late, after }).hint(hint));
+        if let Some(cause) = parent.cause() {
+            return Err(cause);
         }
+        // One that has left the parent can have joined just before, so it is looked at again.
+        let lost = late.iter().find_map(|p| Some((*p, parent.lost(members[*p])?))).filter(|(p, _)| absent(p));
+        if let Some((p, how)) = lost {
+            return Err(Error::new(ErrorKind::PeerLost { peer: members[p], how }));
+        }
+        check_time(parent, started, || late.iter().map(|p| members[*p]).collect())?;
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -224,3 +224,93 @@ fn groups_of_groups_work() {
         assert_eq!(sum[0], 2 * 2 + 2 * 4);
     });
 }
+
+#[test]
+fn a_sender_that_looks_late_takes_no_later_request_for_its_own() {
+    ranks(4, &options(20), |backend| {
+        let other = backend.rank() as u32 ^ 1;
+        for i in 0..20_000 {
+            let mut values = vec![i as u16; i % 5];
+            let kind = if backend.rank() % 2 == 0 { Kind::Send } else { Kind::Recv };
+            run(backend, message(kind, &mut values, other)).unwrap();
+            assert!(values.iter().all(|v| *v == i as u16));
+        }
+    });
+}
+
+#[test]
+fn a_group_that_cannot_be_made_fails_its_parent_on_every_rank() {
+    let short = Options { connect_timeout: Duration::from_millis(200), ..options(20) };
+    let errors = ranks(3, &short, |backend| {
+        let made = if backend.rank() == 1 {
+            while backend.failure().is_none() {
+                std::thread::yield_now();
+            }
+            backend.failure()
+        } else {
+            backend.group(&[0, 1, 2], 5).err()
+        };
+        (made.unwrap(), run(backend, all_reduce(&mut [1_f32], OpKind::Sum)).unwrap_err().error)
+    });
+    for (error, later) in errors {
+        assert!(matches!(error.kind(), ErrorKind::Timeout { late, .. } if late == &[1]), "{error}");
+        // The same time-out, not one of the later call.
+        let first = |after: &Duration| *after < Duration::from_secs(10);
+        assert!(matches!(later.kind(), ErrorKind::Timeout { late, after } if late == &[1] && first(after)), "{later}");
+    }
+}
+
+#[test]
+fn an_abort_and_a_leaver_end_the_making_of_a_group() {
+    for leaves in [false, true] {
+        let errors = ranks(3, &options(20), |backend| match backend.rank() {
+            1 if leaves => backend.close().err(),
+            1 => {
+                backend.abort();
+                None
+            }
+            _ => Some(backend.group(&[2, 1, 0], 5).err().unwrap()),
+        });
+        for error in errors.into_iter().flatten() {
+            let expected = match leaves {
+                true => ErrorKind::PeerLost { peer: 1, how: Loss::Left },
+                false => ErrorKind::Aborted { by: 1 },
+            };
+            assert_eq!(*error.kind(), expected, "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_abort_after_leaving_changes_nothing() {
+    ranks(3, &options(20), |backend| {
+        run(backend, all_reduce(&mut [1_f32], OpKind::Sum)).unwrap();
+        if backend.rank() == 2 {
+            backend.close().unwrap();
+            backend.abort();
+            return;
+        }
+        let kind = if backend.rank() == 0 { Kind::Send } else { Kind::Recv };
+        run(backend, message(kind, &mut [7_u8; 1000], 1 - backend.rank() as u32)).unwrap();
+    });
+}
+
+#[test]
+fn floats_are_added_in_rank_order_on_every_rank() {
+    for length in [5, 5_000, 200_000] {
+        let found = ranks(3, &options(20), |backend| {
+            // Large, then its negative, then small: any other order loses the small one or keeps it.
+            let large = [1e8_f32, -1e8, 1.0][backend.rank()];
+            let mut values: Vec<f32> = (0..length).map(|i| large + (i % 7) as f32 * 8.0).collect();
+            run(backend, all_reduce(&mut values, OpKind::Sum)).unwrap();
+            values
+        });
+        let expected = |i: usize| {
+            let at = (i % 7) as f32 * 8.0;
+            ((1e8 + at) + (-1e8 + at)) + (1.0 + at)
+        };
+        for values in &found {
+            assert!(values.iter().enumerate().all(|(i, v)| v.to_bits() == expected(i).to_bits()), "{length}");
+        }
+    }
+}

@@ -158,6 +158,8 @@ impl Group {
         if late.is_empty() {
             return Ok(());
         }
+        // Whole milliseconds, as the other ranks and later calls are told.
+        let after = Duration::from_millis(after.as_millis() as u64);
         Err(self.fail(Error::new(ErrorKind::Timeout { late, after })))
     }
 

@@ -50,6 +50,9 @@ pub(crate) fn watch(link: &AtomicUsize, word: &AtomicU32) -> Result<()> {
 /// Takes a link out of the chain.
 pub(crate) fn unwatch(link: &AtomicUsize) {
     let Some(Ok((_, head))) = KEEPER.get() else { return };
+    if crate::sys::forked() {
+        return; // the links stand in memory shared with the parent, whose chain they are
+    }
     let _chain = CHAIN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut at = &head.first;
     let end = at as *const _ as usize;
@@ -79,8 +82,10 @@ fn start() -> std::result::Result<(u32, &'static Head), rustix::io::Errno> {
         let failed = unsafe { libc::syscall(libc::SYS_set_robust_list, head as *const Head, size_of::<Head>()) } != 0;
         let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let _ = tell.send(if failed { Err(rustix::io::Errno::NOSYS) } else { Ok(id) });
-        while !failed {
-            std::thread::park();
+        if !failed {
+            loop {
+                std::thread::park();
+            }
         }
     };
     keeper.spawn(body).map_err(|_| rustix::io::Errno::AGAIN)?;

@@ -1,5 +1,4 @@
 //! Memory of a device is no slice of this process, unless it says so.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

@@ -1,5 +1,4 @@
 //! What is sent and what is received have the same element type.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

@@ -1,5 +1,4 @@
 //! A root is a checked value of the group.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

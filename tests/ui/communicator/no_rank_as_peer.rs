@@ -1,5 +1,4 @@
 //! This rank is not the other side of its messages.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

@@ -1,5 +1,4 @@
 //! A closed communicator is gone.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

@@ -1,4 +1,5 @@
 //! Only the library knows which bytes every backend understands.
+#![allow(dead_code, unused_imports)]
 use hccl::prelude::*;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

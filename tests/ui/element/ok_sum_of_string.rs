@@ -1,5 +1,4 @@
 //! Text is sent as bytes.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

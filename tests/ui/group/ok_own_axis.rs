@@ -1,5 +1,6 @@
 //! Axes are the library's: a mesh must know them.
-use hccl::prelude::*;
+#![allow(dead_code, unused_imports)]
+use hccl::Axis;
 
 #[derive(Clone, Copy, Debug)]
 struct Ep(usize);

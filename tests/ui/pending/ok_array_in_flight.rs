@@ -1,5 +1,4 @@
 //! An array moves with its owner, so that no call can keep it.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

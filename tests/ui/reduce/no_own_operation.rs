@@ -1,4 +1,5 @@
 //! Every backend must know the operation.
+#![allow(dead_code, unused_imports)]
 use hccl::prelude::*;
 
 #[derive(Clone, Copy)]

@@ -1,5 +1,4 @@
 //! A message of a batch cannot be sent from the memory that another one fills.
-use hccl::prelude::*;
 
 fn main() -> hccl::Result<()> {
     hccl::local(2, |comm| {

@@ -148,7 +148,8 @@ fn marked(mark: &str) -> Vec<i32> {
 /// What is in /dev/shm.
 pub(crate) fn shm() -> Vec<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }

@@ -36,16 +36,9 @@ pub(super) struct Optimizer {
 }
 
 impl State {
-    pub(super) fn of<A: Axis>(
-        replica: &DataParallel<A>,
-        optimizer: &OptimizerState,
-        ranks: Vec<Progress>,
-    ) -> State {
-        let optimizer = Optimizer {
-            kind: optimizer.kind.clone(),
-            hyper: texts(optimizer),
-            steps: optimizer.steps.clone(),
-        };
+    pub(super) fn of<A: Axis>(replica: &DataParallel<A>, optimizer: &OptimizerState, ranks: Vec<Progress>) -> State {
+        let optimizer =
+            Optimizer { kind: optimizer.kind.clone(), hyper: texts(optimizer), steps: optimizer.steps.clone() };
         State {
             format: FORMAT,
             world: replica.comm().size(),

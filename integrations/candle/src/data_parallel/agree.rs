@@ -15,9 +15,8 @@ pub(super) fn agree<A: Axis>(comm: &Communicator<A>, what: &'static str, lines: 
         return Ok(());
     }
     let texts = comm.all_gather_bytes(lines.join("\n").as_bytes())?;
-    let lines_of = |rank: usize| -> Vec<String> {
-        String::from_utf8_lossy(&texts[rank]).lines().map(str::to_string).collect()
-    };
+    let lines_of =
+        |rank: usize| -> Vec<String> { String::from_utf8_lossy(&texts[rank]).lines().map(str::to_string).collect() };
     let first = lines_of(0);
     let differing = (1..comm.size()).find_map(|rank| Some((rank, first_difference(&first, &lines_of(rank))?)));
     let detail = match differing {

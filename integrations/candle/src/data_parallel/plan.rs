@@ -90,9 +90,7 @@ fn buckets(parameters: &Parameters, options: &Options, order: Vec<usize>) -> Vec
         let var = parameters.var(parameter);
         let (dtype, len) = (options.wire.dtype(var.dtype()), var.elem_count());
         let limit = if buckets.len() <= 1 { options.first_bucket_bytes } else { options.bucket_bytes };
-        let fits = |bucket: &&mut Bucket| {
-            bucket.dtype == dtype && (bucket.len + len) * dtype.size_in_bytes() <= limit
-        };
+        let fits = |bucket: &&mut Bucket| bucket.dtype == dtype && (bucket.len + len) * dtype.size_in_bytes() <= limit;
         match buckets.last_mut().filter(fits) {
             Some(bucket) => {
                 bucket.places.push(Place { parameter, start: bucket.len, len });

@@ -34,13 +34,14 @@ impl Default for BatchNormConfig {
 /// Batch normalisation over the channels of `N x C x H x W`: `(x - mean) / sqrt(var + eps) * weight + bias`.
 ///
 /// In training, mean and (biased) variance are those of the batch, and the running statistics move towards mean and
-/// **unbiased** variance, as in PyTorch. In evaluation the running statistics are used. The running statistics are variables
-/// that never get a gradient: they are read and written outside the graph.
+/// **unbiased** variance, as in PyTorch. In evaluation the running statistics are used. The running statistics are
+/// variables that never get a gradient: they are read and written outside the graph.
 ///
-/// [`synchronized`](Self::synchronized) takes the statistics over the batches of all ranks together, which may have different
-/// sizes. Outputs, input gradients and running statistics are then those of one process on the concatenated batch; the
-/// gradients of `weight` and `bias` are this rank's share, which add up to that process's. For the gradients to be those of a
-/// weighted mean of losses, weigh each rank's loss **before** its backward pass: the layer mixes the ranks' gradients there.
+/// [`synchronized`](Self::synchronized) takes the statistics over the batches of all ranks together, which may have
+/// different sizes. Outputs, input gradients and running statistics are then those of one process on the concatenated
+/// batch; the gradients of `weight` and `bias` are this rank's share, which add up to that process's. For the gradients
+/// to be those of a weighted mean of losses, weigh each rank's loss **before** its backward pass: the layer mixes the
+/// ranks' gradients there.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -68,7 +69,8 @@ pub struct BatchNorm2d {
 impl BatchNorm2d {
     /// Takes `weight`, `bias`, `running_mean` and `running_var` from `vb`, each of length `channels`.
     ///
-    /// Fresh ones are 1 (or [`initial_weight`](BatchNormConfig::initial_weight)), 0, 0 and 1. `num_batches_tracked`, which PyTorch stores beside them, is never asked for.
+    /// Fresh ones are 1 (or [`initial_weight`](BatchNormConfig::initial_weight)), 0, 0 and 1. `num_batches_tracked`,
+    /// which PyTorch stores beside them, is never asked for.
     ///
     /// # Errors
     /// A name that `vb` lacks or holds with another shape.
@@ -127,8 +129,8 @@ impl BatchNorm2d {
     /// Normalises `x`; with `train` by the batch's statistics, updating the running ones.
     ///
     /// # Errors
-    /// Anything but a CPU tensor of f32 or f64 with four dimensions, the layer's channels and dtype; in training fewer than two
-    /// values per channel (over all ranks if synchronised), which have no variance; a failed reduction.
+    /// Anything but a CPU tensor of f32 or f64 with four dimensions, the layer's channels and dtype; in training fewer
+    /// than two values per channel (over all ranks if synchronised), which have no variance; a failed reduction.
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         self.normalize(x, train, false)
     }
@@ -183,8 +185,8 @@ impl BatchNorm2d {
         };
         if moments.count < 2.0 {
             bail!(
-                "BatchNorm2d: training needs at least 2 values per channel, input {:?} gives {}{}; use a larger batch or \
-                 larger images, or evaluate",
+                "BatchNorm2d: training needs at least 2 values per channel, input {:?} gives {}{}; use a larger batch \
+                 or larger images, or evaluate",
                 x.dims(),
                 moments.count,
                 if self.sync.is_some() { " over all ranks" } else { "" }
@@ -197,10 +199,9 @@ impl BatchNorm2d {
     fn update_running(&self, moments: &Moments) -> Result<()> {
         let momentum = self.config.momentum;
         let unbiased = moments.squares.iter().map(|squares| squares / (moments.count - 1.0));
-        for (running, batch) in [
-            (&self.running_mean, moments.mean.clone()),
-            (&self.running_var, unbiased.collect::<Vec<_>>()),
-        ] {
+        for (running, batch) in
+            [(&self.running_mean, moments.mean.clone()), (&self.running_var, unbiased.collect::<Vec<_>>())]
+        {
             let old = to_f64(running)?;
             let new: Vec<f64> = old.iter().zip(&batch).map(|(o, b)| (1.0 - momentum) * o + momentum * b).collect();
             running.set(&Tensor::from_vec(new, running.shape(), running.device())?.to_dtype(running.dtype())?)?;

@@ -44,7 +44,8 @@ impl<'a, T> MatMut<'a, T> {
 /// `dst = a * b`, or `dst += a * b` with `accumulate`, on up to `threads` threads of the current rayon pool.
 ///
 /// # Panics
-/// If the shapes do not fit each other or a view does not fit its slice: both are mistakes of this module, never of its user.
+/// If the shapes do not fit each other or a view does not fit its slice: both are mistakes of this module, never of its
+/// user.
 pub(super) fn matmul<T: Real>(dst: MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>, accumulate: bool, threads: usize) {
     assert!(dst.rows == a.rows && dst.cols == b.cols && a.cols == b.rows, "matrix shapes do not fit");
     assert!(fits(dst.data.len(), dst.rows, dst.cols, dst.row_stride, 1), "destination view outside its memory");
@@ -54,7 +55,8 @@ pub(super) fn matmul<T: Real>(dst: MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>, 
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     let (alpha, beta) = (if accumulate { T::one() } else { T::zero() }, T::one());
     // SAFETY: (1) `fits` holds for all three views, so every address that gemm forms is inside its slice. (2) `dst` is
-    // borrowed mutably, so it overlaps neither input, and its rows are disjoint. (3) `T` is f32 or f64, which gemm knows.
+    // borrowed mutably, so it overlaps neither input, and its rows are disjoint. (3) `T` is f32 or f64, which gemm
+    // knows.
     unsafe {
         gemm::gemm(
             dst.rows,

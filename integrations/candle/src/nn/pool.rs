@@ -7,8 +7,8 @@ use std::ops::Range;
 
 /// Maximum over square windows of `N x C x H x W`; windows may overlap.
 ///
-/// Padding counts as minus infinity, so it never wins. Of equal values in a window the first in row order gets the gradient,
-/// and NaN wins over every number, both as in PyTorch.
+/// Padding counts as minus infinity, so it never wins. Of equal values in a window the first in row order gets the
+/// gradient, and NaN wins over every number, both as in PyTorch.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -41,7 +41,8 @@ impl MaxPool2d {
         Ok(Self { kernel, stride, padding })
     }
 
-    /// Applies the pooling to `x` of `N x C x H x W`; a side becomes `(size + 2 padding - kernel) / stride + 1`, rounded down.
+    /// Applies the pooling to `x` of `N x C x H x W`; a side becomes `(size + 2 padding - kernel) / stride + 1`,
+    /// rounded down.
     ///
     /// # Errors
     /// Anything but a CPU tensor of f32 or f64 with four dimensions; an image smaller than the kernel.
@@ -52,7 +53,9 @@ impl MaxPool2d {
     fn output_side(&self, size: usize) -> Result<usize> {
         match (size + 2 * self.padding).checked_sub(self.kernel) {
             Some(room) => Ok(room / self.stride + 1),
-            None => bail!("MaxPool2d: side {size} with padding {} is smaller than kernel {}", self.padding, self.kernel),
+            None => {
+                bail!("MaxPool2d: side {size} with padding {} is smaller than kernel {}", self.padding, self.kernel)
+            }
         }
     }
 
@@ -63,7 +66,13 @@ impl MaxPool2d {
     }
 
     /// Calls `visit(output index, index of the maximum in the plane)` for every window of a plane.
-    fn for_each_maximum<T: Real>(&self, plane: &[T], (h, w): (usize, usize), out: (usize, usize), mut visit: impl FnMut(usize, usize)) {
+    fn for_each_maximum<T: Real>(
+        &self,
+        plane: &[T],
+        (h, w): (usize, usize),
+        out: (usize, usize),
+        mut visit: impl FnMut(usize, usize),
+    ) {
         for oy in 0..out.0 {
             let rows = self.window(oy, h);
             for ox in 0..out.1 {

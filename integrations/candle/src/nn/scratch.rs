@@ -20,23 +20,24 @@ pub fn trim_scratch() {
 
 /// Lends `len` values to `work`; what they hold is unspecified.
 ///
-/// The buffer is taken out of the pool for the time of the call, so calls may nest, also when a rayon worker that waits inside
-/// `work` picks up another task that wants a buffer.
+/// The buffer is taken out of the pool for the time of the call, so calls may nest, also when a rayon worker that waits
+/// inside `work` picks up another task that wants a buffer.
 pub(super) fn with_scratch<T: Copy + Default + 'static, R>(len: usize, work: impl FnOnce(&mut [T]) -> R) -> R {
     let mut buffer = take::<T>();
     if buffer.len() < len {
         // Not `resize`, which would copy the old contents.
-        buffer = Box::new(vec![T::default(); len]);
+        buffer = vec![T::default(); len];
     }
     let result = work(&mut buffer[..len]);
-    POOL.with_borrow_mut(|pool| pool.push(buffer));
+    POOL.with_borrow_mut(|pool| pool.push(Box::new(buffer)));
     result
 }
 
-/// The most recently returned buffer of this element type, so that nested calls at the same depth meet the same buffer again.
-fn take<T: 'static>() -> Box<Vec<T>> {
+/// The most recently returned buffer of this element type, so that nested calls at the same depth meet the same buffer
+/// again.
+fn take<T: 'static>() -> Vec<T> {
     POOL.with_borrow_mut(|pool| {
         let found = pool.iter().rposition(|buffer| buffer.is::<Vec<T>>());
-        found.and_then(|at| pool.remove(at).downcast().ok()).unwrap_or_default()
+        found.and_then(|at| pool.remove(at).downcast().ok()).map_or_else(Vec::new, |buffer| *buffer)
     })
 }

@@ -5,16 +5,17 @@ use candle_core::{Result, Tensor};
 /// A model cut into a chain: `forward(0)`, then `forward(1)` on its result, and so on, is the whole model.
 ///
 /// candle calls nobody back during `backward()`, so a data-parallel trainer that wants to overlap communication with
-/// computation takes the backward pass segment by segment: it runs each segment on a fresh variable holding the previous
-/// segment's output, and then, last segment first, takes the vector-Jacobian product of one segment and starts the all-reduce
-/// of that segment's gradients while the next product is computed. Cutting also bounds the depth of candle's recursive graph walk.
+/// computation takes the backward pass segment by segment: it runs each segment on a fresh variable holding the
+/// previous segment's output, and then, last segment first, takes the vector-Jacobian product of one segment and starts
+/// the all-reduce of that segment's gradients while the next product is computed. Cutting also bounds the depth of
+/// candle's recursive graph walk.
 ///
 /// The contract:
 ///
-/// * A segment reads nothing but its input `x`, its parameters and its buffers: two segments share no tensor with a gradient
-///   except through `x`.
-/// * [`parameters`](Self::parameters) of all segments are disjoint and together are every trainable parameter, by the names
-///   under which the variables were created. Buffers (BatchNorm's running statistics) are not parameters.
+/// * A segment reads nothing but its input `x`, its parameters and its buffers: two segments share no tensor with a
+///   gradient except through `x`.
+/// * [`parameters`](Self::parameters) of all segments are disjoint and together are every trainable parameter, by the
+///   names under which the variables were created. Buffers (BatchNorm's running statistics) are not parameters.
 /// * Cut, names and order are the same on every rank. They may depend on the configuration, never on the data.
 ///
 /// ```

@@ -6,14 +6,17 @@ use candle_core::Result;
 ///
 /// The contract:
 ///
-/// * Every rank of the group calls with the same length in the same order; afterwards `values[i]` is on every rank the sum
-///   of all ranks' `values[i]`, with the **same bits** on every rank. (Running statistics stay equal because of that.)
-/// * The order of calls follows from the model alone. In the forward pass it is the order in which the layers run. In the
-///   backward pass candle walks the graph in reverse topological order, which depends on the graph's shape and on nothing
-///   else, so ranks that run the same model on batches of any sizes make the same calls. A rank must not skip a backward
-///   pass that another makes.
-/// * A call never runs on a rayon worker of this crate, so it may block: two calls per layer in the forward pass (sums, then
-///   centred squares, which is what makes the variance accurate) and one in the backward pass.
+/// * Every rank of the group calls with the same length in the same order; afterwards `values[i]` is on every rank the
+///   sum of all ranks' `values[i]`, with the **same bits** on every rank. (Running statistics stay equal because of
+///   that.)
+/// * The order of calls follows from the model alone. In the forward pass it is the order in which the layers run. In
+///   the backward pass candle walks the graph in reverse topological order, which depends on the graph's shape and on
+///   nothing else, so ranks that run the same model on batches of any sizes make the same calls. A rank must not skip a
+///   backward pass that another makes.
+/// * A call runs on the thread that called the layer or `backward()`, outside every parallel section of this crate, and may
+///   block: twice per layer in the forward pass (sums, then centred squares, which is what makes the variance accurate)
+///   and once in the backward pass. Do not train on a rayon worker that other ranks' work shares: blocking it starves
+///   them.
 ///
 /// ```
 /// use hccl_candle::nn::StatsReduce;

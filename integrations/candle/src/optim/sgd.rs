@@ -159,7 +159,7 @@ impl Update for Step<'_> {
         let with_decay = |g: T, p: T| if decays { g + decay * p } else { g };
         let Some(buffer) = self.momentum.and_then(T::of) else {
             for (p, &g) in parameter.iter_mut().zip(gradient) {
-                *p = *p - lr * with_decay(g, *p);
+                *p -= lr * with_decay(g, *p);
             }
             return;
         };
@@ -169,7 +169,7 @@ impl Update for Step<'_> {
             let g = with_decay(g, *p);
             *b = if first { g } else { keep * *b + take * g };
             let direction = if nesterov { g + keep * *b } else { *b };
-            *p = *p - lr * direction;
+            *p -= lr * direction;
         }
     }
 }

@@ -34,17 +34,8 @@ struct Header {
 }
 
 /// Dtypes by their code on the wire.
-const CODES: [DType; 9] = [
-    DType::U8,
-    DType::U32,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::BF16,
-    DType::F16,
-    DType::F32,
-    DType::F64,
-];
+const CODES: [DType; 9] =
+    [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64, DType::BF16, DType::F16, DType::F32, DType::F64];
 
 impl Header {
     fn of(op: &'static str, tensor: &Tensor) -> Result<Header> {

@@ -31,7 +31,14 @@ impl Normalization {
     }
 
     /// `finish((x - mean) * inverse_std * weight + bias, index)` for every value.
-    fn apply<T: Real>(&self, x: &[T], plane: usize, weight: &[T], bias: &[T], finish: impl Fn(T, usize) -> T + Sync + Send) -> Vec<T> {
+    fn apply<T: Real>(
+        &self,
+        x: &[T],
+        plane: usize,
+        weight: &[T],
+        bias: &[T],
+        finish: impl Fn(T, usize) -> T + Sync + Send,
+    ) -> Vec<T> {
         let channels = weight.len();
         let mut y = vec![T::zero(); x.len()];
         for_each_chunk(&mut y, plane, |i, y| {

@@ -1,7 +1,7 @@
 //! Means, centred squares and the sums of the backward pass, per channel.
 //!
-//! A plane (one channel of one image) is summed in the tensor's dtype in sixteen interleaved accumulators; planes are combined
-//! in f64, in image order. So neither the number of threads nor a large mean costs accuracy.
+//! A plane (one channel of one image) is summed in the tensor's dtype in sixteen interleaved accumulators; planes are
+//! combined in f64, in image order. So neither the number of threads nor a large mean costs accuracy.
 
 use crate::nn::activation::passed;
 use crate::nn::data::{Real, map_range, with_values};

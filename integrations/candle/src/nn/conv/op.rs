@@ -1,7 +1,7 @@
 //! The differentiable operation behind `Conv2d`.
 //!
-//! Work is cut into groups of images. Large images go one by one, in tiles of output rows whose columns stay in cache; small
-//! ones share a matrix product, since reading the weights once per image would cost more than the arithmetic.
+//! Work is cut into groups of images. Large images go one by one, in tiles of output rows whose columns stay in cache;
+//! small ones share a matrix product, since reading the weights once per image would cost more than the arithmetic.
 
 use super::Conv2dConfig;
 use crate::nn::data::{Real, dispatch, for_each_chunk, threads, values, with_values};
@@ -30,7 +30,8 @@ impl CustomOp2 for Convolution {
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
         let g = Geometry::new(xl.dims(), wl.dims(), self.0)?;
         let shape = Shape::from((g.images, g.filters, g.output.0, g.output.1));
-        let storage = dispatch!(x.dtype(), T => T::to_cpu_storage_owned(forward::<T>(&g, values(x, xl)?, values(w, wl)?)));
+        let storage =
+            dispatch!(x.dtype(), T => T::to_cpu_storage_owned(forward::<T>(&g, values(x, xl)?, values(w, wl)?)));
         Ok((storage, shape))
     }
 
@@ -154,8 +155,8 @@ fn weight_gradient<T: Real>(g: &Geometry, x: &[T], dy: &[T]) -> Vec<T> {
     dw
 }
 
-/// Calls `work(images, their part of data, threads)` for all groups: over threads when images go alone and there are enough
-/// of them, else one group after the other with the threads inside.
+/// Calls `work(images, their part of data, threads)` for all groups: over threads when images go alone and there are
+/// enough of them, else one group after the other with the threads inside.
 fn for_each_group<T: Real>(
     g: &Geometry,
     data: &mut [T],

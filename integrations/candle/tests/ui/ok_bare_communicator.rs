@@ -1,0 +1,13 @@
+//! A graph outlives a borrow: its operations share the communicator.
+use candle_core::{Device, Var};
+use hccl_candle::{SharedComm, ops};
+
+pub fn main() -> hccl_candle::Result<()> {
+    hccl_candle::local(2, |comm| {
+        let x = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+        let y = ops::all_reduce(&SharedComm::new(comm), &x, hccl::Avg)?;
+        assert!(y.sum_all()?.backward()?.get(&x).is_some());
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! Gradients straight from candle are not synchronised.
+use candle_core::{DType, Device};
+use candle_nn::{Init, VarMap};
+use hccl_candle::{DataParallel, Optimizer, Options, Sgd, SgdConfig};
+
+pub fn main() -> hccl_candle::Result<()> {
+    hccl_candle::local(2, |comm| {
+        let map = VarMap::new();
+        let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+        let mut dp = DataParallel::new(comm, &map, Options::default())?;
+        let mut sgd = Sgd::new(dp.parameters(), SgdConfig::default())?;
+        let grads = dp.sync(dp.backward(&w.sum_all()?)?)?;
+        sgd.step(&grads)?;
+        Ok(())
+    })?;
+    Ok(())
+}

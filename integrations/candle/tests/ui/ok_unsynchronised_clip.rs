@@ -1,0 +1,17 @@
+//! A norm of one rank's gradients would clip each rank by its own.
+use candle_core::{DType, Device};
+use candle_nn::{Init, VarMap};
+use hccl_candle::{DataParallel, Options, clip_grad_norm};
+
+pub fn main() -> hccl_candle::Result<()> {
+    hccl_candle::local(2, |comm| {
+        let map = VarMap::new();
+        let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+        let mut dp = DataParallel::new(comm, &map, Options::default())?;
+        let grads = dp.backward(&w.sum_all()?)?;
+        let mut grads = dp.sync(grads)?;
+        clip_grad_norm(&mut grads, 1.0)?;
+        Ok(())
+    })?;
+    Ok(())
+}

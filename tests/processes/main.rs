@@ -1,0 +1,13 @@
+//! Ranks as processes that die, stand still, come twice or are strangers: nobody hangs, and every error names the rank.
+#![cfg(target_os = "linux")]
+
+#[path = "../support/kill.rs"]
+mod kill;
+
+mod fork;
+mod idle;
+mod limits;
+mod midway;
+mod start;
+mod stop;
+mod strangers;
