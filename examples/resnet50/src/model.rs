@@ -16,7 +16,9 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::init::Init;
 use candle_nn::{Linear, Module, VarBuilder};
-use hccl_candle::nn::{BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, MaxPool2d, SegmentedModel, StatsReduce, global_avg_pool};
+use hccl_candle::nn::{
+    BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, MaxPool2d, SegmentedModel, StatsReduce, global_avg_pool,
+};
 use std::sync::Arc;
 
 /// What a ResNet-50 is built with.
@@ -56,7 +58,10 @@ impl ResNet50 {
                 group.push(Bottleneck::new(channels, width, stride, config, &vb, &mut names)?);
                 channels = width * EXPANSION;
                 if (block + 1) % (blocks / cuts) == 0 {
-                    segments.push(Segment { part: Part::Blocks(std::mem::take(&mut group)), names: std::mem::take(&mut names) });
+                    segments.push(Segment {
+                        part: Part::Blocks(std::mem::take(&mut group)),
+                        names: std::mem::take(&mut names),
+                    });
                 }
             }
         }
@@ -162,11 +167,8 @@ impl Bottleneck {
             let conv = conv(from, to, kernel, stride, vb.pp(format!("conv{number}")), names)?;
             Ok::<_, candle_core::Error>((conv, norm(to, config, vb.pp(format!("bn{number}")), names)?))
         };
-        let layers = [
-            layer(1, (channels, width, 1, 1))?,
-            layer(2, (width, width, 3, stride))?,
-            layer(3, (width, out, 1, 1))?,
-        ];
+        let layers =
+            [layer(1, (channels, width, 1, 1))?, layer(2, (width, width, 3, stride))?, layer(3, (width, out, 1, 1))?];
         let downsample = (stride > 1 || channels != out)
             .then(|| {
                 let vb = vb.pp("downsample");
