@@ -55,7 +55,7 @@ fn others(job: &Job) -> Vec<Other> {
     let steps = job.steps.min(STEPS);
     let flags = |steps: u64, batch: u64| {
         let flags =
-            ["--speed-only".to_owned(), format!("--ranks=1"), format!("--steps={steps}"), format!("--batch={batch}")];
+            ["--speed-only".to_owned(), "--ranks=1".to_owned(), format!("--steps={steps}"), format!("--batch={batch}")];
         flags.map(OsString::from).to_vec()
     };
     let whole = ranks as u64 * batch;
