@@ -514,7 +514,7 @@ a column is 1 tick; F forward; . waits, = transfers
 }
 
 fn golden_from_page() -> String {
-    let page = include_str!("../pipeline.rs");
+    let page = include_str!("lib.rs");
     let picture = page.split("```text\n").nth(1).unwrap().split("//! ```").next().unwrap();
     picture.lines().map(|line| line.trim_start_matches("//! ").to_owned() + "\n").collect()
 }
