@@ -1,6 +1,7 @@
 //! Tests whose bodies run in child processes: each has its own environment, may be killed, and is counted for leaks.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::cell::Cell;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,11 @@ pub(crate) use stand_in::StandIn;
 
 /// A child that takes longer has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Cases that this thread's test has had so far.
+    static CASES: Cell<u32> = const { Cell::new(0) };
+}
 
 /// How a child process is started, and what is expected of it.
 pub(crate) struct Case {
@@ -68,12 +74,18 @@ impl Case {
     /// Runs the body of the calling test in child processes.
     #[track_caller]
     pub(crate) fn run(self, body: impl FnOnce(World)) {
+        let number = CASES.replace(CASES.get() + 1);
         if let Some(dir) = std::env::var_os("STAND_IN_TEST_DIR") {
-            return body(World::of_child(dir.into()));
+            // A child runs the case it was started for, and passes the others of the same test.
+            if std::env::var("STAND_IN_TEST_CASE").is_ok_and(|own| own == number.to_string()) {
+                body(World::of_child(dir.into()));
+            }
+            return;
         }
         let installed = StandIn::with(self.names, self.without);
         let dir = tempfile::tempdir().unwrap();
-        let mut children: Vec<_> = (0..self.processes).map(|rank| self.start(&installed, dir.path(), rank)).collect();
+        let mut children: Vec<_> =
+            (0..self.processes).map(|rank| self.start(&installed, dir.path(), rank, number)).collect();
         let deadline = Instant::now() + PATIENCE;
         for (rank, child) in children.iter_mut().enumerate() {
             let rank = rank as u32;
@@ -89,7 +101,7 @@ impl Case {
         }
     }
 
-    fn start(&self, installed: &StandIn, dir: &Path, rank: u32) -> std::process::Child {
+    fn start(&self, installed: &StandIn, dir: &Path, rank: u32, number: u32) -> std::process::Child {
         // Tests run on threads named after them.
         let test = std::thread::current().name().unwrap().to_owned();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -97,6 +109,7 @@ impl Case {
         command.env_remove("HCCL_EXEC_TIMEOUT").env_remove("HCCL_CONNECT_TIMEOUT");
         command.envs(installed.env()).envs(self.env.iter().map(|(name, value)| (name, value)));
         command.env("STAND_IN_TEST_DIR", dir).env("STAND_IN_TEST_RANK", rank.to_string());
+        command.env("STAND_IN_TEST_CASE", number.to_string());
         command.env("HCCL_STAND_IN_COUNTS", dir);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
