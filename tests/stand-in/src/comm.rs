@@ -142,6 +142,14 @@ struct Worlds {
     control: Communicator,
 }
 
+/// Variables that are not understood show when a communicator is built.
+fn check_environment() -> Result<()> {
+    match &settings().refused {
+        Some(why) => Err(Failure::new(hccl_code::PARA, format!("EI0001: {why}"))),
+        None => Ok(()),
+    }
+}
+
 /// The device of the calling thread.
 pub(crate) fn own_device() -> Result<i32> {
     device::current().map(|(_, context)| context.device).map_err(|failure| para(failure.text))
@@ -149,6 +157,7 @@ pub(crate) fn own_device() -> Result<i32> {
 
 /// Builds this rank's communicator of a world whose ranks all know `job`.
 pub(crate) fn join(job: &str, rank: u32, size: u32, config: &Config) -> Result<Handle> {
+    check_environment()?;
     let device = own_device()?;
     if size == 0 || rank >= size {
         return Err(para(format!("rank {rank} of {size} ranks")));
@@ -169,6 +178,7 @@ pub(crate) fn join(job: &str, rank: u32, size: u32, config: &Config) -> Result<H
 
 /// All ranks in this process, one a device.
 pub(crate) fn join_all(devices: &[i32]) -> Result<Vec<Handle>> {
+    check_environment()?;
     let config = Config::new();
     let connect = settings().connect_timeout.clamp(SHORTEST, FOR_EVER);
     let world =
