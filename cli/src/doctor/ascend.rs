@@ -77,7 +77,10 @@ pub(super) fn look(report: &mut Report, variable: &dyn Fn(&str) -> Option<String
     let meant = ROOTS.iter().find(|name| variable(name).is_some_and(|value| !value.is_empty()));
     let driver = Path::new("/dev/davinci_manager").exists();
     if !report.ascend && meant.is_none() && smi.is_none() && !driver {
-        let dirs: Vec<_> = search.dirs().iter().map(|dir| dir.display().to_string()).collect();
+        // Each root also has a folder named after the architecture, which says nothing new.
+        let arch = format!("{}-linux", std::env::consts::ARCH);
+        let dirs = search.dirs().iter().filter(|dir| !dir.iter().any(|part| *part == *arch));
+        let dirs: Vec<_> = dirs.map(|dir| dir.display().to_string()).collect();
         report.note(AREA, "libraries", format!("no Ascend here: no CANN in {}", dirs.join(", ")));
         return None;
     }

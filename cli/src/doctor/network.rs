@@ -16,10 +16,11 @@ pub(super) fn look(report: &mut Report, variable: &dyn Fn(&str) -> Option<String
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let interfaces = interfaces(Path::new("/sys/class/net"));
     let names = interfaces.join(", ");
-    if let Some(ip) = set("HCCL_IF_IP") {
+    let filter = set("HCCL_SOCKET_IFNAME").filter(|_| report.ascend);
+    // Only HCCL looks at these two.
+    if let Some(ip) = set("HCCL_IF_IP").filter(|_| report.ascend) {
         return address(report, &ip, &names);
     }
-    let filter = set("HCCL_SOCKET_IFNAME");
     match choose(&interfaces, filter.as_deref()) {
         Some("lo") => report.note(AREA, "interface", "lo: ranks of this host only"),
         Some(name) => {
@@ -119,6 +120,7 @@ mod tests {
     #[test]
     fn an_address_must_be_this_hosts() {
         let mut report = Report::new();
+        report.ascend = true;
         look(&mut report, &|name| (name == "HCCL_IF_IP").then(|| "127.0.0.1".to_owned()));
         assert!(report.is_healthy(), "{report}");
         look(&mut report, &|name| (name == "HCCL_IF_IP").then(|| "192.0.2.77".to_owned()));

@@ -26,6 +26,8 @@ pub(super) struct Finding {
     level: Level,
     text: String,
     remedy: Option<String>,
+    /// Left out of the lines: an uninteresting one of many.
+    quiet: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,14 @@ impl Report {
         self.add(area, name.into(), Level::Ok, text.into(), None);
     }
 
+    /// What is as it should be, and stands in the JSON only.
+    pub(super) fn quiet(&mut self, area: &'static str, name: impl Into<String>, text: impl Into<String>) {
+        self.ok(area, name, text);
+        if let Some(last) = self.findings.last_mut() {
+            last.quiet = true;
+        }
+    }
+
     /// What is worth knowing.
     pub(super) fn note(&mut self, area: &'static str, name: impl Into<String>, text: impl Into<String>) {
         self.add(area, name.into(), Level::Note, text.into(), None);
@@ -72,7 +82,7 @@ impl Report {
     }
 
     fn add(&mut self, area: &'static str, name: String, level: Level, text: String, remedy: Option<String>) {
-        self.findings.push(Finding { area, name, level, text, remedy });
+        self.findings.push(Finding { area, name, level, text, remedy, quiet: false });
     }
 
     fn problems(&self) -> usize {
@@ -105,7 +115,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut area = "";
-        for finding in &self.findings {
+        for finding in self.findings.iter().filter(|finding| !finding.quiet) {
             if finding.area != area {
                 area = finding.area;
                 writeln!(f, "{area}")?;

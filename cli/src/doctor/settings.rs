@@ -66,6 +66,18 @@ const OWN: &[Setting] = &[
     Setting("HCCL_STAGE_BYTES", "automatic", Rule::Whole(1, u64::MAX)),
 ];
 
+/// Variables of the runtime below HCCL.
+const RUNTIME: &[Setting] = &[
+    Setting("ASCEND_RT_VISIBLE_DEVICES", "all", Rule::Devices),
+    Setting("ASCEND_DEVICE_ID", "unset", Rule::Whole(0, 1023)),
+    Setting("ASCEND_GLOBAL_LOG_LEVEL", "3", Rule::Whole(0, 4)),
+    Setting("ASCEND_SLOG_PRINT_TO_STDOUT", "0", Rule::Switch),
+    Setting("RANK_TABLE_FILE", "unset", Rule::File),
+];
+
+/// Defaults that are worth a line: they bound waiting and memory.
+const SHOWN: [&str; 3] = ["HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "HCCL_BUFFSIZE"];
+
 /// The CPU engine's own range of the two timeouts, in seconds.
 const ENGINE: Rule = Rule::Number(0.001, 604_800.0);
 
@@ -80,6 +92,7 @@ pub(super) fn look(report: &mut Report, chip: Option<Chip>, vars: &[(String, Str
         let timeout = matches!(setting.0, "HCCL_CONNECT_TIMEOUT" | "HCCL_EXEC_TIMEOUT");
         match value(setting.0) {
             Some(text) if timeout && !report.ascend => judge(report, setting.0, text, ENGINE.check(text)),
+            Some(text) if !report.ascend => report.note(AREA, setting.0, format!("{text}, which only HCCL looks at")),
             Some(text) => {
                 let checked = match setting.2 {
                     Rule::Exec => exec_timeout(chip, text),
@@ -88,11 +101,13 @@ pub(super) fn look(report: &mut Report, chip: Option<Chip>, vars: &[(String, Str
                 };
                 judge(report, setting.0, text, checked);
             }
-            None if report.ascend => report.ok(AREA, setting.0, format!("{} (default)", setting.1)),
-            None => {}
+            None => default(report, setting),
         }
     }
-    for setting in OWN {
+    if report.ascend {
+        report.ok(AREA, "others", "at their defaults, which --json lists");
+    }
+    for setting in OWN.iter().chain(if report.ascend { RUNTIME } else { &[] }) {
         if let Some(text) = value(setting.0) {
             judge(report, setting.0, text, setting.2.check(text));
         }
@@ -104,6 +119,14 @@ pub(super) fn look(report: &mut Report, chip: Option<Chip>, vars: &[(String, Str
         let (connect, exec) = (given("HCCL_CONNECT_TIMEOUT", "120"), given("HCCL_EXEC_TIMEOUT", "300"));
         report.ok(AREA, "timeouts", format!("ranks meet within {connect} s, a call ends within {exec} s"));
     }
+}
+
+fn default(report: &mut Report, setting: &Setting) {
+    let text = format!("{} (default)", setting.1);
+    if !report.ascend {
+        return;
+    }
+    if SHOWN.contains(&setting.0) { report.ok(AREA, setting.0, text) } else { report.quiet(AREA, setting.0, text) }
 }
 
 fn judge(report: &mut Report, name: &str, text: &str, checked: Result<(), String>) {
@@ -181,12 +204,14 @@ mod tests {
 
     #[test]
     fn defaults_are_themselves_allowed() {
-        for setting in SETTINGS.iter().chain(OWN) {
-            let words = ["unset", "automatic", "the chip's", "the physical id", "as documented"].contains(&setting.1);
+        for setting in SETTINGS.iter().chain(OWN).chain(RUNTIME) {
+            let words =
+                ["unset", "all", "automatic", "the chip's", "the physical id", "as documented"].contains(&setting.1);
             assert!(words || setting.2.check(setting.1).is_ok(), "{}: {}", setting.0, setting.1);
         }
         let (healthy, text) = looked(true, Some(Chip::A2), &[]);
         assert!(healthy && text.contains("HCCL_BUFFSIZE: 200 (default)"), "{text}");
+        assert!(!text.contains("HCCL_ALGO"), "an uninteresting line: {text}");
     }
 
     #[test]
@@ -197,6 +222,7 @@ mod tests {
             (&[("HCCL_INTRA_PCIE_ENABLE", "1"), ("HCCL_INTRA_ROCE_ENABLE", "1")], "one of them to 0"),
             (&[("HCCL_CONNECT_TIMEOUT", "600"), ("HCCL_EXEC_TIMEOUT", "68")], "less than HCCL_EXEC_TIMEOUT"),
             (&[("HCCL_RANK", "0")], "set both"),
+            (&[("ASCEND_RT_VISIBLE_DEVICES", "0,0")], "each once"),
             (&[("HCCL_SOCKET_IFNAMES", "eth0")], "rename it to HCCL_SOCKET_IFNAME"),
         ] {
             let (healthy, text) = looked(true, Some(Chip::A2), vars);
@@ -211,6 +237,7 @@ mod tests {
         assert!(looked(false, None, &[("HCCL_EXEC_TIMEOUT", "0.5"), ("HCCL_CONNECT_TIMEOUT", "600")]).0);
         let (healthy, text) = looked(false, None, &[("HCCL_EXEC_TIMEOUT", "0")]);
         assert!(!healthy && text.contains("0.001 to 604800"), "{text}");
+        assert!(looked(false, None, &[("HCCL_BUFFSIZE", "none")]).0, "nobody reads it");
         assert!(looked(true, Some(Chip::A2), &[("HCCL_EXEC_TIMEOUT", "0")]).0, "HCCL waits for ever then");
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Comm {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     exec: Option<Duration>,
+    /// Set up to run on vector cores or not at all, which one rank cannot.
+    pub(crate) vector_only: bool,
     /// Bytes of the two buffers.
     buffers: u64,
     /// Sub-communicators are made of this one by host threads; they have none of their own.
@@ -62,12 +64,15 @@ pub(crate) struct Config {
     pub(crate) name: String,
     exec: Option<Duration>,
     buffer_mb: u64,
+    /// Operations run on vector cores or not at all.
+    vector_only: bool,
 }
 
 impl Config {
     pub(crate) fn new() -> Config {
         let settings = settings();
-        Config { name: String::new(), exec: settings.exec_timeout, buffer_mb: settings.buffer_mb }
+        let (exec, buffer_mb) = (settings.exec_timeout, settings.buffer_mb);
+        Config { name: String::new(), exec, buffer_mb, vector_only: false }
     }
 
     /// Reads an `HcclCommConfig`: the fields that both its version and this library's have.
@@ -98,8 +103,11 @@ impl Config {
             let name = bytes[32..160].split(|byte| *byte == 0).next().unwrap_or_default();
             config.name = String::from_utf8_lossy(name).into_owned();
         }
-        if version >= 5 && word(&bytes, 288) > 6 {
-            return Err(para("hcclOpExpansionMode is none of 0 to 6"));
+        if version >= 5 {
+            match word(&bytes, 288) {
+                mode @ 0..=6 => config.vector_only = mode == 4,
+                _ => return Err(para("hcclOpExpansionMode is none of 0 to 6")),
+            }
         }
         if version >= 8 {
             match word(&bytes, 316).cast_signed() {
@@ -207,6 +215,7 @@ fn register(device: i32, worlds: Worlds, config: &Config, default_name: String) 
         rank: data.rank().index() as u32,
         size: data.size() as u32,
         exec: config.exec,
+        vector_only: config.vector_only,
         buffers,
         base: Mutex::new(base),
         data: Mutex::new(Some(data)),

@@ -346,6 +346,11 @@ fn sub_communicators_and_names() {
         config.set_comm_name("bench").unwrap();
         let rank = world.join(0, 0, 1, &info, Some(&config));
         assert_eq!(rank.comm.name().unwrap(), "bench");
+        let info = Comm::root_info(&world.context(0)).unwrap();
+        config.set_op_expansion_mode(4).unwrap();
+        let rank = world.join(0, 0, 1, &info, Some(&config));
+        let error = sum(&rank, &rank.upload(&[1f32])).unwrap_err();
+        assert!(error.is_hccl(HcclResult::E_NOT_SUPPORT), "{error}");
     });
 }
 

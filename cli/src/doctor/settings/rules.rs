@@ -24,6 +24,8 @@ pub(super) enum Rule {
     Ip,
     /// Ports and ranges of ports with commas between, or `auto`.
     Ports,
+    /// Numbers of devices with commas between, each once.
+    Devices,
     /// `name:number` with commas between, each in a range.
     Fields(&'static [(&'static str, u64, u64)]),
     /// Module names with commas between, perhaps negated as a whole.
@@ -71,6 +73,7 @@ impl Rule {
             Rule::OneOf(texts) => (texts.contains(&text), format!("one of {}", texts.join(", "))),
             Rule::Ip => (text.parse::<IpAddr>().is_ok(), "an address of this host, as 192.0.2.1".to_owned()),
             Rule::Ports => (ports(text), "ports such as 60000,60050-60100, or auto".to_owned()),
+            Rule::Devices => (devices(text), "numbers of devices with commas between, each once".to_owned()),
             Rule::Fields(fields) => (in_fields(fields, text), field_ranges(fields)),
             Rule::Modules(names) => {
                 let fits = text.trim_start_matches('^').split(',').all(|name| names.contains(&name));
@@ -124,6 +127,14 @@ fn ports(text: &str) -> bool {
     text == "auto" || text.split(',').all(part)
 }
 
+fn devices(text: &str) -> bool {
+    let mut numbers: Vec<_> = text.split(',').map(|part| part.trim().parse::<u32>()).collect();
+    let given = numbers.len();
+    numbers.sort_by_key(|number| number.clone().unwrap_or(u32::MAX));
+    numbers.dedup();
+    numbers.len() == given && numbers.iter().all(Result::is_ok)
+}
+
 fn in_fields(fields: &[(&str, u64, u64)], text: &str) -> bool {
     text.split(',').all(|part| {
         let Some((name, value)) = part.split_once(':') else { return false };
@@ -165,6 +176,7 @@ mod tests {
             (Rule::Switch, vec!["0", "1"], vec!["2", "true"]),
             (Rule::Ip, vec!["10.0.0.1", "::1"], vec!["10.0.0", "host"]),
             (Rule::Ports, vec!["auto", "1", "5-9,12"], vec!["9-5", "0", "70000", "a-b", ""]),
+            (Rule::Devices, vec!["0", "3, 1"], vec!["0,0", "a", ""]),
             (retry, vec!["MaxCnt:3"], vec!["MaxCnt:11", "MaxCnt", "Other:1"]),
             (modules, vec!["ALG", "^ALG,TASK"], vec!["ALG, TASK", ""]),
             (
