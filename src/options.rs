@@ -54,14 +54,17 @@ impl Options {
     ) -> Result<Options> {
         let read = |name| variable(name).map(|text| parse(name, &text)).transpose();
         let default = Options::default();
-        let both = read("HCCL_TIMEOUT")?;
-        let (connect_env, exec_env) = (read("HCCL_CONNECT_TIMEOUT")?, read("HCCL_EXEC_TIMEOUT")?);
+        // A variable that is not needed is not looked at: it may hold what only HCCL itself understands.
+        let nearest = |what, value, name| match given(what, value)? {
+            Some(value) => Ok(Some(value)),
+            None => read(name),
+        };
+        let connect = nearest("connect_timeout", connect, "HCCL_CONNECT_TIMEOUT")?;
+        let exec = nearest("exec_timeout", exec, "HCCL_EXEC_TIMEOUT")?;
+        let both = if connect.is_some() && exec.is_some() { None } else { read("HCCL_TIMEOUT")? };
         Ok(Options {
-            connect_timeout: given("connect_timeout", connect)?
-                .or(connect_env)
-                .or(both)
-                .unwrap_or(default.connect_timeout),
-            exec_timeout: given("exec_timeout", exec)?.or(exec_env).or(both).unwrap_or(default.exec_timeout),
+            connect_timeout: connect.or(both).unwrap_or(default.connect_timeout),
+            exec_timeout: exec.or(both).unwrap_or(default.exec_timeout),
         })
     }
 }
@@ -105,6 +108,7 @@ mod tests {
         assert_eq!(resolve(None, &[("HCCL_TIMEOUT", "7")]).unwrap(), (7.0, 7.0));
         assert_eq!(resolve(None, &[("HCCL_TIMEOUT", "7"), ("HCCL_EXEC_TIMEOUT", " 0.5 ")]).unwrap(), (7.0, 0.5));
         assert_eq!(resolve(Some(2.0), &[("HCCL_CONNECT_TIMEOUT", "9")]).unwrap(), (2.0, 300.0));
+        assert_eq!(resolve(Some(2.0), &[("HCCL_CONNECT_TIMEOUT", "never")]).unwrap(), (2.0, 300.0), "not looked at");
     }
 
     #[test]
