@@ -26,11 +26,17 @@ pub(crate) struct Options {
     pub(crate) connect_timeout: Duration,
     /// How long one call may take. Default 300 s, `HCCL_EXEC_TIMEOUT`.
     pub(crate) exec_timeout: Duration,
+    /// True when `HCCL_EXEC_TIMEOUT` set it: HCCL reads that variable itself.
+    pub(crate) exec_from_env: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { connect_timeout: Duration::from_secs(120), exec_timeout: Duration::from_secs(300) }
+        Options {
+            connect_timeout: Duration::from_secs(120),
+            exec_timeout: Duration::from_secs(300),
+            exec_from_env: false,
+        }
     }
 }
 
@@ -62,6 +68,7 @@ impl Options {
                 .or(both)
                 .unwrap_or(default.connect_timeout),
             exec_timeout: given("exec_timeout", exec)?.or(exec_env).or(both).unwrap_or(default.exec_timeout),
+            exec_from_env: exec.is_none() && exec_env.is_some(),
         })
     }
 }

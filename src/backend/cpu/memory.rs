@@ -28,8 +28,8 @@ impl Place {
         }
         match memory.home {
             Home::Heap { arena, offset } => Some(Place { arena, offset }),
-            Home::Private if memory.bytes == 0 => Some(Place { arena: 0, offset: 0 }),
-            Home::Private => None,
+            _ if memory.bytes == 0 => Some(Place { arena: 0, offset: 0 }),
+            Home::Private | Home::Npu { .. } => None,
         }
     }
 }
