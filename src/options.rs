@@ -60,15 +60,20 @@ impl Options {
     ) -> Result<Options> {
         let read = |name| variable(name).map(|text| parse(name, &text)).transpose();
         let default = Options::default();
-        let both = read("HCCL_TIMEOUT")?;
-        let (connect_env, exec_env) = (read("HCCL_CONNECT_TIMEOUT")?, read("HCCL_EXEC_TIMEOUT")?);
+        // A variable that is not needed is not looked at: it may hold what only HCCL itself understands.
+        let nearest = |what, value, name| match given(what, value)? {
+            Some(value) => Ok(Some(value)),
+            None => read(name),
+        };
+        let connect = nearest("connect_timeout", connect, "HCCL_CONNECT_TIMEOUT")?;
+        let exec_from_env = exec.is_none();
+        let exec = nearest("exec_timeout", exec, "HCCL_EXEC_TIMEOUT")?;
+        let exec_from_env = exec_from_env && exec.is_some();
+        let both = if connect.is_some() && exec.is_some() { None } else { read("HCCL_TIMEOUT")? };
         Ok(Options {
-            connect_timeout: given("connect_timeout", connect)?
-                .or(connect_env)
-                .or(both)
-                .unwrap_or(default.connect_timeout),
-            exec_timeout: given("exec_timeout", exec)?.or(exec_env).or(both).unwrap_or(default.exec_timeout),
-            exec_from_env: exec.is_none() && exec_env.is_some(),
+            connect_timeout: connect.or(both).unwrap_or(default.connect_timeout),
+            exec_timeout: exec.or(both).unwrap_or(default.exec_timeout),
+            exec_from_env,
         })
     }
 }

@@ -6,7 +6,7 @@ use crate::backend::{Backend, cpu};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use environment::{JobSpec, World};
+use environment::World;
 use std::sync::Arc;
 
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
@@ -17,7 +17,7 @@ pub(crate) fn connect(device: Device, options: &Options) -> Result<Arc<dyn Backe
     match device {
         Device::Cpu => match environment::this_process()? {
             World::Single => single(options),
-            World::Job(job) => process(&job, options),
+            World::Job(job) => process(&job.job, job.generation, (job.rank, job.size), options),
         },
         #[cfg(all(target_os = "linux", not(hccl_portable)))]
         Device::Npu(index) => npu::connect(index, options),
@@ -43,14 +43,25 @@ fn no_npus(device: Device) -> Error {
     Error::new(crate::ErrorKind::Unsupported { what }).hint("NPUs are reached on Linux only: use Device::Cpu")
 }
 
+/// The world of `size` ranks under the name `job`, whatever the environment describes.
+pub(crate) fn join(device: Device, job: &str, rank: usize, size: usize, options: &Options) -> Result<Arc<dyn Backend>> {
+    match device {
+        Device::Cpu => process(job, 0, (rank, size), options),
+        #[cfg(all(target_os = "linux", not(hccl_portable)))]
+        Device::Npu(index) => crate::backend::hccl::process(&meeting_place(job, 0), (rank, size), index, None, options),
+        #[cfg(not(all(target_os = "linux", not(hccl_portable))))]
+        Device::Npu(_) => Err(no_npus(device)),
+    }
+}
+
 fn single(options: &Options) -> Result<Arc<dyn Backend>> {
     let mut backends = cpu::threads(1, options)?;
     backends.pop().ok_or_else(|| Error::invalid("a world of no ranks"))
 }
 
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
-fn process(job: &JobSpec, options: &Options) -> Result<Arc<dyn Backend>> {
-    cpu::process(&meeting_place(&job.job, job.generation), job.rank, job.size, options)
+fn process(job: &str, generation: u64, (rank, size): (usize, usize), options: &Options) -> Result<Arc<dyn Backend>> {
+    cpu::process(&meeting_place(job, generation), rank, size, options)
 }
 
 /// Where the ranks of a job meet. A socket's name holds 107 bytes, a job's any number.
@@ -60,8 +71,8 @@ fn meeting_place(job: &str, generation: u64) -> String {
 }
 
 #[cfg(not(all(target_os = "linux", not(hccl_portable))))]
-fn process(job: &JobSpec, options: &Options) -> Result<Arc<dyn Backend>> {
-    if job.size == 1 {
+fn process(_job: &str, _generation: u64, (_, size): (usize, usize), options: &Options) -> Result<Arc<dyn Backend>> {
+    if size == 1 {
         return single(options);
     }
     let what = "ranks as processes on this system".to_owned();

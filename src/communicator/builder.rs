@@ -21,7 +21,7 @@ use std::time::Duration;
 /// # Ok::<(), hccl::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "a builder makes nothing until `from_env`, `init_all` or `local`"]
+#[must_use = "a builder makes nothing until `from_env`, `join`, `init_all` or `local`"]
 pub struct Builder {
     connect_timeout: Option<Duration>,
     exec_timeout: Option<Duration>,
@@ -66,6 +66,44 @@ impl Builder {
     pub fn from_env(&self) -> Result<Communicator> {
         let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
         Communicator::wrap(crate::rendezvous::connect(self.device, &options)?, next_world(), options)
+    }
+
+    /// Joins the world of `size` ranks named `job` on this host as its rank `rank`, whatever the environment says: for
+    /// programs whose ranks learn of each other by their own means. It returns when all ranks have joined.
+    ///
+    /// Ranks may be processes that know nothing of each other, or threads, each with a communicator of its own. The name
+    /// may be any text; it is free for the next world once all ranks are there. It is the `HCCL_JOB_ID` of
+    /// [`from_env`](Builder::from_env), so that ranks started by hand can join those of a launcher.
+    ///
+    /// ```
+    /// # #[cfg(all(target_os = "linux", not(hccl_portable)))] {
+    /// use hccl::{Communicator, Sum};
+    /// let job = format!("example-{}", std::process::id());
+    /// std::thread::scope(|s| {
+    ///     for rank in 0..2u8 {
+    ///         let job = &job;
+    ///         s.spawn(move || {
+    ///             let comm = Communicator::builder().join(job, rank.into(), 2).unwrap();
+    ///             let mut x = [rank + 1];
+    ///             comm.all_reduce(&mut x, Sum).unwrap();
+    ///             assert_eq!(x, [3]);
+    ///         });
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty name, a rank not below `size`, or more ranks than one host has; `Timeout` naming
+    /// the ranks that did not come, `PeerLost` for one that died on the way; `Rendezvous` when the name is taken or
+    /// ranks disagree on `size`; `InvalidArgument` and `Environment` for a deadline out of range.
+    pub fn join(&self, job: &str, rank: usize, size: usize) -> Result<Communicator> {
+        if job.is_empty() || rank >= size {
+            let problem = format!("rank {rank} of {size} cannot join the job {job:?}");
+            return Err(Error::invalid(problem).hint("name the job, and count ranks from 0"));
+        }
+        let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
+        Communicator::wrap(crate::rendezvous::join(self.device, job, rank, size, &options)?, next_world(), options)
     }
 
     /// As [`Communicator::init_all`].
