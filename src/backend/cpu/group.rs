@@ -12,7 +12,7 @@ use crate::backend::cpu::life::Lives;
 use crate::backend::cpu::segment::{CAUSE_RANKS, Segment, Status};
 use crate::error::{Error, ErrorKind, Loss, Result};
 use crate::options::Options;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) threads: bool,
     pub(crate) options: Options,
     pub(crate) lives: Lives,
+    /// Something is being made over the group, so that calls may take as long as joining it.
+    pub(crate) joining: AtomicBool,
     /// Held while this rank writes its cause: its engine and a call that makes a group may fail at once.
     causing: Mutex<()>,
 }
@@ -56,7 +58,22 @@ impl Group {
     pub(crate) fn join(segment: Arc<Segment>, rank: usize, threads: bool, options: &Options, lives: Lives) -> Group {
         let size = segment.size();
         segment.cell(rank).life.0.status.store(Status::Active as u32, Ordering::Release);
-        Group { segment, rank, size, threads, options: options.clone(), lives, causing: Mutex::new(()) }
+        Group {
+            segment,
+            rank,
+            size,
+            threads,
+            options: options.clone(),
+            lives,
+            joining: AtomicBool::new(false),
+            causing: Mutex::new(()),
+        }
+    }
+
+    /// How long one call may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        let Options { connect_timeout, exec_timeout, .. } = self.options;
+        if self.joining.load(Ordering::Relaxed) { connect_timeout.max(exec_timeout) } else { exec_timeout }
     }
 
     /// The id of the group, the same on all ranks.

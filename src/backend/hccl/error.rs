@@ -17,6 +17,7 @@ pub(super) fn load(device: u32) -> Result<&'static Libraries, Error> {
 
 /// What a failed call of the libraries means. `waited` is how long this rank was in it.
 pub(super) fn convert(error: ascend_sys::Error, device: u32, waited: Duration) -> Error {
+    let waited = whole_millis(waited);
     use ascend_sys::ErrorKind as Theirs;
     let call = error.symbol();
     let kind = match error.kind() {
@@ -78,10 +79,16 @@ fn remedy(error: &ascend_sys::Error) -> Option<String> {
 
 /// The libraries did not answer within the deadline.
 pub(super) fn silent(device: u32, what: &str, after: Duration) -> Error {
+    let after = whole_millis(after);
     let hint = "the device or its driver hangs: see npu-smi info and the plog files below ~/ascend/log";
     Error::new(ErrorKind::Timeout { late: Vec::new(), after })
         .hint(hint)
         .note(format!("NPU {device} did not answer: {what}"))
+}
+
+/// As the other ranks hear of it.
+fn whole_millis(time: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// The thread of the device is gone, which only a panic of its own explains.

@@ -28,7 +28,8 @@ use ascend_sys::sys::{HcclComm, HcclCommConfig, HcclResult, HcclRootInfo, HcclTa
 use std::collections::{HashSet, hash_map::DefaultHasher};
 use std::ffi::CString;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// What the vendor's own deadlines get on top before ours says that the library hangs.
@@ -99,6 +100,7 @@ pub(crate) fn threads(n: usize, first: u32, options: &Options) -> Result<Vec<Arc
 /// Makes this rank's backend. When it cannot, the other ranks of the group hear of it.
 pub(super) fn join(group: Group, device: u32, source: Source) -> Result<Arc<dyn Backend>> {
     let group = Arc::new(group);
+    group.joining.store(true, Ordering::Relaxed);
     make(&group, device, source).map_err(|error| {
         let error = group.fail(error).at("connect", group.rank, group.size);
         group.leave();
@@ -108,7 +110,9 @@ pub(super) fn join(group: Group, device: u32, source: Source) -> Result<Arc<dyn 
 
 fn make(group: &Arc<Group>, device: u32, source: Source) -> Result<Arc<dyn Backend>> {
     let libs = load(device)?;
-    let patience = group.options.connect_timeout + MARGIN;
+    let Options { connect_timeout, exec_timeout, origin } = group.options;
+    let margin = |given: bool| if given { Duration::ZERO } else { MARGIN };
+    let patience = connect_timeout + margin(origin.connect_given);
     let worker = Worker::start(libs, device, patience)?;
     let mut joining = Joining { group, libs, worker: &worker, device, patience, control: Engine::new(group.clone()) };
     let (rank, size) = (group.rank as u32, group.size as u32);
@@ -121,7 +125,8 @@ fn make(group: &Arc<Group>, device: u32, source: Source) -> Result<Arc<dyn Backe
     let comm = if size > 1 { Some(joining.build(source)?) } else { None };
     joining.meet()?;
     let Joining { control, .. } = joining;
-    let deadline = group.options.exec_timeout + if group.options.exec_from_env { MARGIN } else { Duration::ZERO };
+    group.joining.store(false, Ordering::Relaxed);
+    let deadline = exec_timeout + margin(origin.exec_given);
     let facts = Facts { device, chip, comm };
     let (group_, known, buffer) = (group.clone(), HashSet::new(), Vec::new());
     let lane = Npu { group: group_, control, worker, device, deadline, every, place: 0, known, buffer };
@@ -231,7 +236,7 @@ impl Joining<'_> {
         Ok(ranks.iter().any(|other| other[1] != 0))
     }
 
-    fn build(&mut self, source: Source) -> Result<std::sync::Weak<RawComm>> {
+    fn build(&mut self, source: Source) -> Result<Weak<RawComm>> {
         match source {
             Source::Root => self.by_root(),
             Source::Table(path) => {
@@ -248,7 +253,7 @@ impl Joining<'_> {
         }
     }
 
-    fn by_root(&mut self) -> Result<std::sync::Weak<RawComm>> {
+    fn by_root(&mut self) -> Result<Weak<RawComm>> {
         let mut info = [0; HcclRootInfo::LEN];
         if self.group.rank == 0 {
             info = self.ask(|station| Ok(hccl::get_root_info(station.libs)?.internal))?;
@@ -267,7 +272,7 @@ impl Joining<'_> {
         })
     }
 
-    fn by_first(&mut self, handles: Arc<Mutex<Vec<usize>>>) -> Result<std::sync::Weak<RawComm>> {
+    fn by_first(&mut self, handles: Arc<Mutex<Vec<usize>>>) -> Result<Weak<RawComm>> {
         let (rank, size) = (self.group.rank, self.group.size);
         if rank == 0 {
             let (first, handles) = (self.device as i32, handles.clone());
@@ -288,7 +293,7 @@ impl Joining<'_> {
     }
 
     /// By part of the whole communicator on all ranks, or by root info on all.
-    fn by_part(&mut self, of: Option<Arc<RawComm>>, ids: Vec<u32>) -> Result<std::sync::Weak<RawComm>> {
+    fn by_part(&mut self, of: Option<Arc<RawComm>>, ids: Vec<u32>) -> Result<Weak<RawComm>> {
         let whole = of.filter(|whole| whole.is_whole() && self.libs.hccl.HcclCreateSubCommConfig().is_ok());
         let (rank, id) = (self.group.rank as u32, self.group.id() & 0x7fff_ffff);
         let config = HcclCommConfig::new(hccl::config_version(self.libs));
@@ -325,23 +330,13 @@ impl Joining<'_> {
     fn config(&self) -> Option<HcclCommConfig> {
         self.libs.hccl.HcclCommInitRootInfoConfig().ok()?;
         let mut config = HcclCommConfig::new(hccl::config_version(self.libs));
-        if !self.group.options.exec_from_env {
+        if !self.group.options.origin.exec_from_env {
             let seconds = self.group.options.exec_timeout.as_secs_f64().ceil().max(1.0) as i32;
             if let Err(error) = config.set_exec_timeout(seconds) {
                 tracing::debug!(%error, "HCCL keeps its own deadline; ours ends calls");
             }
         }
         Some(config)
-    }
-}
-
-impl Station {
-    /// Takes over a new communicator.
-    fn keep(&mut self, raw: HcclComm, parent: Option<Arc<RawComm>>) -> std::sync::Weak<RawComm> {
-        let comm = RawComm::own(self.libs, raw, parent);
-        let weak = Arc::downgrade(&comm);
-        self.comm = Some(comm);
-        weak
     }
 }
 

@@ -17,11 +17,11 @@ use crate::error::{Error, ErrorKind, Result};
 use ascend_sys::Libraries;
 use ascend_sys::result::{acl, hccl};
 use ascend_sys::safe::{Context, DeviceMemory, Stream};
-use ascend_sys::sys::{AclrtStream, HcclComm};
+use ascend_sys::sys::{AclrtStream, HcclComm, HcclResult};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a failed call waits for its aborted stream to become quiet before its memory is given up.
@@ -70,7 +70,12 @@ impl RawComm {
             return Ok(());
         }
         // SAFETY: destroyed once; its stream is synchronised, or HCCL says that it is at work.
-        unsafe { hccl::comm_destroy(self.libs, self.raw) }
+        let ended = unsafe { hccl::comm_destroy(self.libs, self.raw) };
+        if ended.as_ref().is_err_and(|error| error.is_hccl(HcclResult::E_AGAIN)) {
+            // It is at work, and alive.
+            self.ended.store(false, Ordering::Release);
+        }
+        ended
     }
 }
 
@@ -97,12 +102,15 @@ pub(super) struct Station {
     status: Arc<Status>,
 }
 
-/// What may be asked of a worker that does not answer.
+/// What may be asked of, and done to, a worker that does not answer.
 #[derive(Default)]
 struct Status {
     given_up: AtomicBool,
+    /// A job runs.
+    busy: AtomicBool,
     /// The stream while it is alive.
     stream: Mutex<Option<Handle>>,
+    comm: Mutex<Option<Weak<RawComm>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -139,6 +147,15 @@ impl Station {
         *lock(&status.stream) = Some(Handle(stream.raw()));
         let chip = acl::soc_name(libs).ok().flatten().map_or(Chip::Unknown, |name| Chip::of(&name));
         Ok(Station { libs, chip, rank: 0, size: 1, comm: None, blocks: [None, None], stream, context, status })
+    }
+
+    /// Takes over a new communicator.
+    pub(super) fn keep(&mut self, raw: HcclComm, parent: Option<Arc<RawComm>>) -> Weak<RawComm> {
+        let comm = RawComm::own(self.libs, raw, parent);
+        let weak = Arc::downgrade(&comm);
+        *lock(&self.status.comm) = Some(weak.clone());
+        self.comm = Some(comm);
+        weak
     }
 
     /// The stream, for work on memory that outlives it: see [`finish`](Station::finish).
@@ -278,19 +295,19 @@ impl Worker {
 
     fn give_up<R>(&self, error: Error, answers: &Receiver<R>) -> Ended<R> {
         self.status.given_up.store(true, Ordering::Release);
-        self.abort_stream();
+        self.interrupt();
         // An answer, whatever it is, means that the job's stream has ended or failed.
         let quiet = answers.recv_timeout(GRACE).is_ok();
         Ended::Given { error, quiet }
     }
 
-    /// Aborts the stream from a thread that nobody waits for: the call may block, too.
-    fn abort_stream(&self) {
+    /// Aborts the stream, and destroys the communicator of a call that still does not return: HCCL ends one that waits
+    /// for links that way. On a thread that nobody waits for: these calls may block, too.
+    fn interrupt(&self) {
         let (libs, device, status) = (self.libs, self.device, self.status.clone());
-        let abort = move || {
+        let interrupt = move || {
             let Ok(context) = npu::open(libs, device) else { return };
-            let stream = lock(&status.stream);
-            if let Some(Handle(raw)) = *stream {
+            if let Some(Handle(raw)) = *lock(&status.stream) {
                 let entered = context.enter();
                 // SAFETY: alive while the lock is held.
                 let aborted = entered.and_then(|()| unsafe { acl::abort_stream(libs, raw) });
@@ -298,8 +315,17 @@ impl Worker {
                     tracing::debug!(%error, "a stream was not aborted");
                 }
             }
+            std::thread::sleep(GRACE / 4);
+            let comm = lock(&status.comm).as_ref().and_then(Weak::upgrade);
+            // Communicators that are part of this one would lose what they stand on.
+            if let Some(comm) = comm.filter(|comm| Arc::strong_count(comm) == 2)
+                && status.busy.load(Ordering::Acquire)
+                && let Err(error) = comm.end()
+            {
+                tracing::debug!(%error, "a communicator at work was not destroyed");
+            }
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("npu-{device}-abort")).spawn(abort) {
+        if let Err(error) = std::thread::Builder::new().name(format!("npu-{device}-abort")).spawn(interrupt) {
             tracing::warn!(%error, "no thread to abort a stream");
         }
     }
@@ -316,7 +342,7 @@ impl Worker {
             Ok(Err(Trouble::Said(error))) if !given_up => Err(convert(error, self.device, patience)),
             Err(RecvTimeoutError::Timeout) if !given_up => {
                 self.status.given_up.store(true, Ordering::Release);
-                self.abort_stream();
+                self.interrupt();
                 Err(silent(self.device, "HcclCommDestroy", patience))
             }
             _ => Ok(()),
@@ -327,7 +353,11 @@ impl Worker {
 fn work(mut station: Station, received: &Receiver<Message>) {
     while let Ok(message) = received.recv() {
         match message {
-            Message::Do(job) => job(&mut station),
+            Message::Do(job) => {
+                station.status.busy.store(true, Ordering::Release);
+                job(&mut station);
+                station.status.busy.store(false, Ordering::Release);
+            }
             Message::End(reply) => {
                 let _ = reply.send(station.close());
                 return;
