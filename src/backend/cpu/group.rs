@@ -102,6 +102,18 @@ impl Group {
         self.segment.header().failed.0.load(Ordering::Relaxed) != 0
     }
 
+    /// Says that this rank has finished collective `place` of the engine that this group controls.
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    pub(crate) fn has_finished(&self, place: u64) {
+        self.segment.cell(self.rank).place.0.store(place, Ordering::Release);
+    }
+
+    /// Collectives that `peer` has finished of the engine that this group controls. Read after [`lost`](Group::lost).
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    pub(crate) fn finished(&self, peer: usize) -> u64 {
+        self.segment.cell(peer).place.0.load(Ordering::Acquire)
+    }
+
     /// How `peer` was lost, if it was.
     pub(crate) fn lost(&self, peer: usize) -> Option<Loss> {
         if self.lives.died(peer) {

@@ -6,7 +6,7 @@ use super::error::convert;
 use super::init::{self, Source};
 use super::launch::Task;
 use super::staging::Staging;
-use super::worker::{Ended, RawComm, Trouble, Watch, Worker};
+use super::worker::{Ended, Needs, RawComm, Trouble, Watch, Worker};
 use crate::backend::cpu::engine::Engine;
 use crate::backend::cpu::fingerprint::Fingerprint;
 use crate::backend::cpu::group::Group;
@@ -57,11 +57,15 @@ impl Lane for Npu {
         } else {
             self.go_on(call.kind)?;
         }
-        if moves_nothing(call) {
-            return Ok(());
+        if !moves_nothing(call) {
+            // A rank that met all others here, or one of a message, is asked by nobody.
+            let needs = if message { Needs::Ends(call) } else { Needs::Place(self.place) };
+            self.launch(call, needs, !met && !message)?;
         }
-        // A rank that met all others here, or one of a message, is asked by nobody.
-        self.launch(call, !met && !message)
+        if !message {
+            self.group.has_finished(self.place);
+        }
+        Ok(())
     }
 
     fn end(&mut self) -> Result<()> {
@@ -102,7 +106,7 @@ impl Npu {
         error.at(kind.name(), self.group.rank, self.group.size)
     }
 
-    fn launch(&mut self, call: &Call, may_be_asked: bool) -> Result<(), Failure> {
+    fn launch(&mut self, call: &Call, needs: Needs<'_>, may_be_asked: bool) -> Result<(), Failure> {
         let mut staged = copy(call);
         let staging = Staging::plan(&mut staged);
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -111,7 +115,7 @@ impl Npu {
         let task = Task { call: staged, buffer, up: staging.up, total: staging.total, down: staging.down() };
         let (control, place) = (&mut self.control, self.place);
         let rehearsal = without_memory(call);
-        let mut watch = Watch::new(&self.group, self.deadline).and(move || {
+        let mut watch = Watch::new(&self.group, self.deadline).needing(needs).and(move || {
             // Another rank waits for this call, or an earlier one, where this one saw no need to: they differ.
             let asked = may_be_asked && control.is_asked(place);
             asked.then(|| control.rehearse(&rehearsal, place, false).err())?.map(|failure| failure.error)

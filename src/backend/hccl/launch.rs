@@ -55,8 +55,8 @@ impl Station {
     pub(super) fn run(&mut self, mut task: Task) -> (Result<(), Trouble>, Vec<u8>) {
         let done = self.perform(&mut task);
         let quiet = match &done {
-            // What was enqueued before the call that failed still runs.
-            Err(Trouble::Said(_)) => self.finish(),
+            // What was enqueued before the call that failed still runs, and so may what failed.
+            Err(Trouble::Said(_)) => self.settle(),
             _ => Ok(()),
         };
         let stuck = matches!(quiet, Err(Trouble::Stuck));

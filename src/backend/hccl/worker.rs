@@ -12,6 +12,7 @@
 use super::chip::Chip;
 use super::error::{convert, gone, silent};
 use super::npu::{self, Service};
+use crate::backend::Call;
 use crate::backend::cpu::group::Group;
 use crate::error::{Error, ErrorKind, Result};
 use ascend_sys::Libraries;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// How long a failed call waits for its aborted stream to become quiet before its memory is given up.
 pub(super) const GRACE: Duration = Duration::from_millis(700);
-/// How long a lost peer's part may still be on its way.
+/// How long the part of a peer that was lost may still be on its way.
 const LINGER: Duration = Duration::from_millis(300);
 /// Between two looks at the peers.
 const NAP: Duration = Duration::from_millis(5);
@@ -195,17 +196,45 @@ impl Station {
         }
     }
 
+    /// As [`finish`](Station::finish), and after a failure waits until what ran on the stream has ended: waiting for an
+    /// aborted stream returns at once.
+    pub(super) fn settle(&self) -> Result<(), Trouble> {
+        let finished = self.finish();
+        let Err(Trouble::Said(_)) = &finished else { return finished };
+        let start = Instant::now();
+        // A stream that cannot be asked any more runs nothing.
+        while let Ok(false) = self.stream.is_idle() {
+            if start.elapsed() > GRACE / 2 {
+                return Err(Trouble::Stuck);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        finished
+    }
+
+    /// Destroys the communicator; for a while again and again when it is still at work.
+    fn end_comm(&self) -> ascend_sys::Result<()> {
+        // Communicators that are part of this one keep it alive.
+        let Some(comm) = self.comm.as_ref().filter(|comm| Arc::strong_count(comm) == 1) else { return Ok(()) };
+        let start = Instant::now();
+        loop {
+            match comm.end() {
+                Err(error) if error.is_hccl(HcclResult::E_AGAIN) && start.elapsed() < GRACE / 2 => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                ended => return ended,
+            }
+        }
+    }
+
     /// Gives everything back, in an order that HCCL takes; leaks what may still be at work.
     fn close(self) -> Result<(), Trouble> {
-        let quiet = self.finish();
+        let quiet = self.settle();
         if matches!(quiet, Err(Trouble::Stuck)) {
             std::mem::forget(self);
             return quiet;
         }
-        let ended = match &self.comm {
-            Some(comm) if Arc::strong_count(comm) == 1 => comm.end(),
-            _ => Ok(()),
-        };
+        let ended = self.end_comm();
         // From here on nobody aborts the stream.
         *lock(&self.status.stream) = None;
         drop(self);
@@ -367,19 +396,37 @@ fn work(mut station: Station, received: &Receiver<Message>) {
     let _ = station.close();
 }
 
+/// Whose loss ends a wait.
+pub(super) enum Needs<'a> {
+    /// Every rank's.
+    All,
+    /// That of a rank which has not finished this collective.
+    Place(u64),
+    /// That of the other ends of these messages.
+    Ends(&'a Call),
+}
+
 /// When to stop waiting for a worker.
 pub(super) struct Watch<'a> {
     group: &'a Group,
     deadline: Duration,
     start: Instant,
     lost: Option<(Instant, Error)>,
+    /// Who else is needed.
+    needs: Needs<'a>,
     /// Asked at every look: another reason to stop.
     other: Box<dyn FnMut() -> Option<Error> + 'a>,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(group: &'a Group, deadline: Duration) -> Watch<'a> {
-        Watch { group, deadline, start: Instant::now(), lost: None, other: Box::new(|| None) }
+        Watch { group, deadline, start: Instant::now(), lost: None, needs: Needs::All, other: Box::new(|| None) }
+    }
+
+    /// Waits for these ranks only.
+    pub(super) fn needing(mut self, needs: Needs<'a>) -> Watch<'a> {
+        self.needs = needs;
+        self
     }
 
     /// Looks for another reason too.
@@ -402,10 +449,18 @@ impl<'a> Watch<'a> {
         }
         if self.lost.is_none() {
             let others = (0..self.group.size).filter(|peer| *peer != self.group.rank);
-            let mut lost = others.filter_map(|peer| Some((peer, self.group.lost(peer)?)));
+            let lost = others.filter_map(|peer| Some((peer, self.group.lost(peer)?)));
+            let mut lost = lost.filter(|(peer, _)| match &self.needs {
+                Needs::All => true,
+                Needs::Place(place) => self.group.finished(*peer) < *place,
+                Needs::Ends(call) => {
+                    call.root as usize == *peer && call.messages.is_empty()
+                        || call.messages.iter().any(|message| message.peer as usize == *peer)
+                }
+            });
             self.lost = lost.next().map(|(peer, how)| (Instant::now(), Error::new(ErrorKind::PeerLost { peer, how })));
         }
-        // One that finished its part and left took nothing with it: this rank's part ends soon, then.
+        // Of a message only its ends know: what a peer did before it went arrives soon, if it did.
         if let Some((since, error)) = &self.lost
             && since.elapsed() > LINGER
         {
