@@ -25,6 +25,8 @@
 
 use crate::backend::Memory;
 use crate::backend::cpu::heap::Block;
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+use crate::backend::hccl::NpuBlock;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,25 +38,46 @@ use std::ops::{Bound, Range, RangeBounds};
 
 /// Owned, one-dimensional memory of a [`Device`]; the module page says more.
 pub struct DeviceBuffer<T> {
-    /// Invariants: (1) `Some` block holds at least `len` initialised elements of `T`, aligned for `T`; `None` only when
+    /// Invariants: (1) a block holds at least `len` initialised elements of `T`, aligned for `T`; there is none only when
     /// `len` is 0. (2) Nobody but this buffer and the calls it is lent to reach the block: only a failed call may leave
     /// a peer behind, and then `retire` replaces the block.
-    block: Option<Block>,
+    block: Blocks,
     len: usize,
     device: Device,
     elements: PhantomData<T>,
+}
+
+/// The memory of a buffer, by where it lives.
+enum Blocks {
+    None,
+    Host(Block),
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    Npu(NpuBlock),
+}
+
+impl Blocks {
+    fn zeroed(device: Device, bytes: usize) -> Result<Blocks> {
+        match device {
+            Device::Cpu => Block::zeroed(bytes).map(Blocks::Host),
+            #[cfg(all(target_os = "linux", not(hccl_portable)))]
+            Device::Npu(index) => NpuBlock::zeroed(index, bytes).map(Blocks::Npu),
+            #[cfg(not(all(target_os = "linux", not(hccl_portable))))]
+            Device::Npu(_) => Err(Error::new(ErrorKind::Unsupported { what: format!("memory on {device}") })
+                .hint("NPUs are reached on Linux only: use Device::Cpu")),
+        }
+    }
 }
 
 impl<T: Element> DeviceBuffer<T> {
     /// A buffer of `len` zeros.
     ///
     /// # Errors
-    /// `Unsupported` for an NPU, `Resource` when there is not enough memory.
+    /// `Resource` when there is not enough memory; for an NPU `Unsupported` without Ascend's libraries, and the device's
+    /// own errors.
     pub fn zeros(device: Device, len: usize) -> Result<Self> {
-        device.check()?;
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
         let bytes = bytes.ok_or_else(|| too_big::<T>(len))?;
-        Ok(DeviceBuffer { block: Some(Block::zeroed(bytes)?), len, device, elements: PhantomData })
+        Ok(DeviceBuffer { block: Blocks::zeroed(device, bytes)?, len, device, elements: PhantomData })
     }
 
     /// A buffer with a copy of these elements.
@@ -72,7 +95,10 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// As for [`zeros`](DeviceBuffer::zeros).
     pub fn try_clone(&self) -> Result<Self> {
-        DeviceBuffer::from_slice(self.device, self.elements())
+        match self.as_slice() {
+            Some(elements) => DeviceBuffer::from_slice(self.device, elements),
+            None => DeviceBuffer::from_slice(self.device, &self.to_vec()?),
+        }
     }
 
     /// Elements in the buffer.
@@ -92,12 +118,17 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// The elements, or `None` when they are not in host memory.
     pub fn as_slice(&self) -> Option<&[T]> {
-        Some(self.elements())
+        let Blocks::Host(block) = &self.block else { return self.is_empty().then_some(&[]) };
+        // SAFETY: (1) gives length, alignment and initialised numbers, which have no invalid bits; (2) and `&self` mean
+        // that nobody writes.
+        Some(unsafe { std::slice::from_raw_parts(block.ptr().cast::<T>().as_ptr(), self.len) })
     }
 
     /// The elements, or `None` when they are not in host memory.
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
-        Some(self.elements_mut())
+        let Blocks::Host(block) = &self.block else { return self.is_empty().then_some(&mut []) };
+        // SAFETY: as in `as_slice`; `&mut self` excludes readers too.
+        Some(unsafe { std::slice::from_raw_parts_mut(block.ptr().cast::<T>().as_ptr(), self.len) })
     }
 
     /// A copy of the elements in host memory.
@@ -105,7 +136,15 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// Those of the device that holds them; none for host memory.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        Ok(self.elements().to_vec())
+        match &self.block {
+            #[cfg(all(target_os = "linux", not(hccl_portable)))]
+            Blocks::Npu(block) => {
+                let mut elements = vec![T::default(); self.len];
+                block.read(0, bytes_mut(&mut elements))?;
+                Ok(elements)
+            }
+            _ => Ok(self.as_slice().unwrap_or_default().to_vec()),
+        }
     }
 
     /// Overwrites the elements.
@@ -117,7 +156,11 @@ impl<T: Element> DeviceBuffer<T> {
             let kind = ErrorKind::Length { what: "the source", expected: self.len, actual: elements.len() };
             return Err(Error::new(kind));
         }
-        self.elements_mut().copy_from_slice(elements);
+        #[cfg(all(target_os = "linux", not(hccl_portable)))]
+        if let Blocks::Npu(block) = &self.block {
+            return block.write(0, bytes(elements));
+        }
+        self.as_mut_slice().unwrap_or_default().copy_from_slice(elements);
         Ok(())
     }
 
@@ -126,8 +169,11 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// Those of the device that holds them; none for host memory.
     pub fn fill(&mut self, value: T) -> Result<()> {
-        self.elements_mut().fill(value);
-        Ok(())
+        if let Some(elements) = self.as_mut_slice() {
+            elements.fill(value);
+            return Ok(());
+        }
+        self.copy_from_slice(&vec![value; self.len])
     }
 
     /// Part of the buffer, to be read by a collective.
@@ -146,48 +192,60 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(DeviceSliceMut { range: resolve(range, self.len)?, buf: self })
     }
 
-    fn elements(&self) -> &[T] {
-        let Some(block) = &self.block else { return &[] };
-        // SAFETY: (1) gives length, alignment and initialised numbers, which have no invalid bits; (2) and `&self` mean
-        // that nobody writes.
-        unsafe { std::slice::from_raw_parts(block.ptr().cast::<T>().as_ptr(), self.len) }
-    }
-
-    fn elements_mut(&mut self) -> &mut [T] {
-        let Some(block) = &self.block else { return &mut [] };
-        // SAFETY: as in `elements`; `&mut self` excludes readers too.
-        unsafe { std::slice::from_raw_parts_mut(block.ptr().cast::<T>().as_ptr(), self.len) }
-    }
-
     fn memory(&self) -> Memory {
+        let bytes = self.len * size_of::<T>();
         match &self.block {
-            Some(block) => Memory { ptr: block.ptr().as_ptr(), bytes: self.len * size_of::<T>(), home: block.home() },
-            None => Memory::NONE,
+            Blocks::Host(block) => Memory { ptr: block.ptr().as_ptr(), bytes, home: block.home() },
+            #[cfg(all(target_os = "linux", not(hccl_portable)))]
+            Blocks::Npu(block) => Memory { ptr: block.address(), bytes, home: block.home() },
+            Blocks::None => Memory::NONE,
         }
     }
 
     /// Leaves the block to peers that may still write `lost`, and takes a fresh one with a copy of the rest. Without
     /// memory for that the buffer is empty afterwards.
     fn retire_range(&mut self, lost: Range<usize>) {
-        let fresh = DeviceBuffer::<T>::zeros(self.device, self.len).ok().map(|mut fresh| {
-            let (old, new) = (self.memory(), fresh.elements_mut());
-            copy_out(old, &mut new[..lost.start], 0);
-            copy_out(old, &mut new[lost.end..], lost.end);
-            fresh
-        });
-        let (block, len) = fresh.map_or((None, 0), |mut fresh| (fresh.block.take(), fresh.len));
+        let fresh = DeviceBuffer::<T>::zeros(self.device, self.len)
+            .and_then(|mut fresh| {
+                self.copy_out(&mut fresh, 0..lost.start)?;
+                self.copy_out(&mut fresh, lost.end..self.len)?;
+                Ok(fresh)
+            })
+            .ok();
+        let (block, len) = fresh.map_or((Blocks::None, 0), |fresh| (fresh.block, fresh.len));
         // Not freed: a stopped peer may wake up and write it.
         let _leaked = ManuallyDrop::new(std::mem::replace(&mut self.block, block));
         self.len = len;
     }
+
+    /// Copies elements that no peer reaches out of a block in which a peer may still write others, into a buffer of the
+    /// same length and device.
+    fn copy_out(&self, fresh: &mut Self, kept: Range<usize>) -> Result<()> {
+        #[cfg(all(target_os = "linux", not(hccl_portable)))]
+        if let (Blocks::Npu(old), Blocks::Npu(new)) = (&self.block, &fresh.block) {
+            let mut elements = vec![T::default(); kept.len()];
+            old.read(kept.start * size_of::<T>(), bytes_mut(&mut elements))?;
+            return new.write(kept.start * size_of::<T>(), bytes(&elements));
+        }
+        let from = self.memory().ptr.cast::<T>().wrapping_add(kept.start);
+        let into = fresh.as_mut_slice().map_or(&mut [][..], |elements| &mut elements[kept]);
+        // SAFETY: `into` lies as far inside the fresh block as `from` inside the old one, of the same length (1); the
+        // lost range, which others may write, is not part of it.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+        Ok(())
+    }
 }
 
-/// Copies elements that no peer reaches out of a block in which a peer may still write others.
-fn copy_out<T: Element>(old: Memory, into: &mut [T], first: usize) {
-    let from = old.ptr.cast::<T>().wrapping_add(first);
-    // SAFETY: `into` lies as far inside the fresh block as `from` inside the old one, of the same length (1); the lost
-    // range, which others may write, is not part of it.
-    unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+fn bytes<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: elements are plain numbers without padding, so their bytes are initialised.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+fn bytes_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as in `bytes`; and any bytes make a number.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
 }
 
 fn too_big<T: Element>(len: usize) -> Error {

@@ -180,7 +180,7 @@ impl<A: Axis> Communicator<A> {
 
     /// Where [`upload`](Communicator::upload) and [`zeros`](Communicator::zeros) put their buffers.
     pub fn device(&self) -> Device {
-        Device::Cpu
+        self.queue.backend().device()
     }
 
     /// How long one call may take before it fails with `Timeout`.

@@ -67,7 +67,7 @@ pub enum ErrorKind {
     },
     /// The deadline passed; the named ranks are alive and had not arrived.
     Timeout {
-        /// Ranks that had not arrived, in the group of the failed call.
+        /// Ranks that had not arrived, in the group of the failed call; empty where a device waited, which cannot tell.
         late: Vec<usize>,
         /// How long this rank waited.
         after: Duration,
@@ -135,6 +135,15 @@ pub enum ErrorKind {
     Unsupported {
         /// What was asked for.
         what: String,
+    },
+    /// A device's own library failed a call.
+    Vendor {
+        /// The library's function.
+        call: &'static str,
+        /// What it returned.
+        code: i32,
+        /// The device.
+        device: crate::Device,
     },
     /// An argument that can never be right.
     InvalidArgument {
@@ -308,6 +317,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::PeerLost { peer, how: Loss::Died } => write!(f, "rank {peer} died"),
             ErrorKind::PeerLost { peer, how: Loss::Left } => write!(f, "rank {peer} left the group"),
             ErrorKind::PeerLost { peer, how: Loss::Panicked } => write!(f, "rank {peer} panicked"),
+            ErrorKind::Timeout { late, after } if late.is_empty() => write!(f, "waited {:.1} s", after.as_secs_f64()),
             ErrorKind::Timeout { late, after } => {
                 write!(f, "waited {:.1} s for rank {}", after.as_secs_f64(), Ranks(late))
             }
@@ -326,6 +336,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Environment { variable, problem } => write!(f, "environment variable {variable} {problem}"),
             ErrorKind::Rendezvous { problem } => write!(f, "the ranks did not find each other: {problem}"),
             ErrorKind::Unsupported { what } => write!(f, "{what} is not supported"),
+            ErrorKind::Vendor { call, code, device } => write!(f, "{call} returned {code} on {device}"),
             ErrorKind::InvalidArgument { problem } => f.write_str(problem),
             ErrorKind::Forked => f.write_str("the communicator was made before this process forked"),
             ErrorKind::Closed => f.write_str("the communicator is closed"),

@@ -52,7 +52,7 @@ impl<'a> Write<'a> {
 pub(crate) fn part(memory: Memory, first: usize, bytes: usize) -> Memory {
     debug_assert!(first + bytes <= memory.bytes);
     let home = match memory.home {
-        Home::Private => Home::Private,
+        home @ (Home::Private | Home::Npu { .. }) => home,
         Home::Heap { arena, offset } => Home::Heap { arena, offset: offset + first as u64 },
     };
     Memory { ptr: memory.ptr.wrapping_add(first), bytes, home }

@@ -26,11 +26,29 @@ pub(crate) struct Options {
     pub(crate) connect_timeout: Duration,
     /// How long one call may take. Default 300 s, `HCCL_EXEC_TIMEOUT`.
     pub(crate) exec_timeout: Duration,
+    /// Whose deadlines these are, for libraries that read the variables themselves.
+    pub(crate) origin: Origin,
+}
+
+/// Where deadlines come from.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "asked by the backend for NPUs"))]
+pub(crate) struct Origin {
+    /// `connect_timeout` was called.
+    pub(crate) connect_given: bool,
+    /// `exec_timeout` was called.
+    pub(crate) exec_given: bool,
+    /// `HCCL_EXEC_TIMEOUT` holds.
+    pub(crate) exec_from_env: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { connect_timeout: Duration::from_secs(120), exec_timeout: Duration::from_secs(300) }
+        Options {
+            connect_timeout: Duration::from_secs(120),
+            exec_timeout: Duration::from_secs(300),
+            origin: Origin::default(),
+        }
     }
 }
 
@@ -59,12 +77,15 @@ impl Options {
             Some(value) => Ok(Some(value)),
             None => read(name),
         };
+        let (connect_given, exec_given) = (connect.is_some(), exec.is_some());
         let connect = nearest("connect_timeout", connect, "HCCL_CONNECT_TIMEOUT")?;
         let exec = nearest("exec_timeout", exec, "HCCL_EXEC_TIMEOUT")?;
+        let origin = Origin { connect_given, exec_given, exec_from_env: !exec_given && exec.is_some() };
         let both = if connect.is_some() && exec.is_some() { None } else { read("HCCL_TIMEOUT")? };
         Ok(Options {
             connect_timeout: connect.or(both).unwrap_or(default.connect_timeout),
             exec_timeout: exec.or(both).unwrap_or(default.exec_timeout),
+            origin,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! [`Builder`].
 
 use super::{Communicator, next_world};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::group::World;
 use crate::options::Options;
@@ -24,6 +25,7 @@ use std::time::Duration;
 pub struct Builder {
     connect_timeout: Option<Duration>,
     exec_timeout: Option<Duration>,
+    device: Device,
 }
 
 impl Builder {
@@ -39,13 +41,31 @@ impl Builder {
         self
     }
 
-    /// As [`Communicator::from_env`].
+    /// The device of this rank; the host's processors when not called. With [`init_all`](Builder::init_all) and
+    /// [`local`](Builder::local) it is the device of rank 0, and the other ranks take the NPUs after it.
+    ///
+    /// ```no_run
+    /// use hccl::{Avg, Communicator, Device};
+    /// let local_rank: u32 = std::env::var("HCCL_LOCAL_RANK").map_or(0, |rank| rank.parse().unwrap_or(0));
+    /// let comm = Communicator::builder().device(Device::Npu(local_rank)).from_env()?;
+    /// let grads = comm.upload(&[1.0f32; 1024])?; // memory of the NPU
+    /// let grads = comm.all_reduce_async(grads, Avg)?.wait()?.to_vec()?;
+    /// # let _ = grads;
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// As [`Communicator::from_env`]. On an NPU, `RANK_TABLE_FILE` and `RANK_ID` may describe the world too.
     ///
     /// # Errors
-    /// Those of [`Communicator::from_env`]; `InvalidArgument` and `Environment` for a deadline out of range.
+    /// Those of [`Communicator::from_env`]; `InvalidArgument` and `Environment` for a deadline out of range; on an NPU
+    /// `Unsupported` without Ascend's libraries, `Vendor` and the like for what they refuse.
     pub fn from_env(&self) -> Result<Communicator> {
         let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
-        Communicator::wrap(crate::rendezvous::connect(&options)?, next_world(), options)
+        Communicator::wrap(crate::rendezvous::connect(self.device, &options)?, next_world(), options)
     }
 
     /// Joins the world of `size` ranks named `job` on this host as its rank `rank`, whatever the environment says: for
@@ -83,7 +103,7 @@ impl Builder {
             return Err(Error::invalid(problem).hint("name the job, and count ranks from 0"));
         }
         let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
-        Communicator::wrap(crate::rendezvous::join(job, rank, size, &options)?, next_world(), options)
+        Communicator::wrap(crate::rendezvous::join(self.device, job, rank, size, &options)?, next_world(), options)
     }
 
     /// As [`Communicator::init_all`].
@@ -96,7 +116,7 @@ impl Builder {
         }
         let options = Options::resolve(self.connect_timeout, self.exec_timeout)?;
         let group = next_world();
-        let backends = crate::backend::cpu::threads(n, &options)?;
+        let backends = crate::rendezvous::threads(self.device, n, &options)?;
         backends.into_iter().map(|backend| Communicator::<World>::wrap(backend, group, options.clone())).collect()
     }
 

@@ -70,6 +70,10 @@ impl Backend for Fake {
         "fake"
     }
 
+    fn device(&self) -> crate::Device {
+        crate::Device::Cpu
+    }
+
     fn support(&self, dtype: DType, op: Option<OpKind>) -> Support {
         match (dtype, op) {
             (DType::U64, Some(OpKind::Prod)) => Support::Refused("use i64"),
