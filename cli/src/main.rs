@@ -1,6 +1,8 @@
 //! The `hccl` command: `hccl run -n 4 -- program args` starts the ranks of one host, `hccl doctor` looks at the machine.
 
 #[cfg(target_os = "linux")]
+mod bench_pipeline;
+#[cfg(target_os = "linux")]
 mod doctor;
 #[cfg(target_os = "linux")]
 mod run;
@@ -11,6 +13,7 @@ fn main() -> std::process::ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench { what: Bench::Pipeline(args) } => bench_pipeline::run(args),
     }
 }
 
@@ -27,6 +30,17 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Doctor(doctor::Doctor),
+    /// Measures.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[cfg(target_os = "linux")]
+#[derive(clap::Subcommand)]
+enum Bench {
+    Pipeline(bench_pipeline::Bench),
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -7,7 +7,7 @@ use super::lane::{AnyLane, Lane};
 use super::payload::{Payload, Wire};
 use super::run::{Engine, Lanes};
 use super::shape::{MOST_DIMS, Shape, Specs, Symbols};
-use super::stage::{At, BoxError, Grad, IntoChunk, SplitTrain, Stage, StageResult, Train, name_of};
+use super::stage::{At, BoxError, Grad, IntoChunk, Marker, SplitTrain, Stage, StageResult, Train, name_of};
 use super::trace::Tracer;
 use super::train::Trainer;
 use crate::communicator::Communicator;
@@ -65,7 +65,7 @@ pub struct Start<'c, A: Axis, M: Mode> {
 #[must_use = "a pipeline is made by `build`"]
 pub struct Builder<'c, A: Axis, M: Mode, First: Payload, Last: Payload> {
     draft: Draft<'c, A>,
-    ends: PhantomData<fn() -> (M, First, Last)>,
+    ends: Marker<(M, First, Last)>,
 }
 
 impl<'c, A: Axis, M: Mode> Start<'c, A, M> {

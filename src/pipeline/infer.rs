@@ -6,7 +6,7 @@ use super::lane::Entry;
 use super::payload::Payload;
 use super::run::{Engine, Lanes, Outside};
 use super::shape::{Bound, Symbols};
-use super::stage::{Pass, StageResult};
+use super::stage::{Marker, Pass, StageResult};
 use super::train::{feed, take};
 use crate::error::Result;
 use crate::group::Axis;
@@ -26,7 +26,7 @@ pub struct Inference<A: Axis, First: Payload, Last: Payload> {
 /// while the other slots go on.
 pub struct Ring<A: Axis, First: Payload, Last: Payload, Back: Payload> {
     engine: Engine<A>,
-    ends: PhantomData<fn() -> (First, Last, Back)>,
+    ends: Marker<(First, Last, Back)>,
 }
 
 /// What a slot of a [`Ring`] comes back with, on the rank of the first stage.
@@ -164,7 +164,7 @@ struct Round<First, Last, Back, E, L> {
     leave: L,
     slots: usize,
     rounds: usize,
-    ends: PhantomData<fn() -> (First, Last, Back)>,
+    ends: Marker<(First, Last, Back)>,
 }
 
 impl<First, Last, Back, E, L> Round<First, Last, Back, E, L>

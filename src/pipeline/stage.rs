@@ -150,6 +150,12 @@ impl<S: Train> Stage for S {
     }
 }
 
+/// Types that a value has to do with and does not hold.
+pub(super) type Marker<T> = PhantomData<fn() -> T>;
+
+/// Neither a longer nor a shorter lifetime fits.
+type Invariant<'p> = PhantomData<fn(&'p ()) -> &'p ()>;
+
 /// Proof that this rank holds stage `S`: exists while the stage is made, on that rank alone.
 ///
 /// A constructor that takes `&At<Self>` can be called nowhere else, so no rank builds weights of others by mistake. The
@@ -157,12 +163,13 @@ impl<S: Train> Stage for S {
 pub struct At<'p, S> {
     index: usize,
     stages: usize,
-    place: PhantomData<(fn(&'p ()) -> &'p (), fn() -> S)>,
+    place: Invariant<'p>,
+    stage: PhantomData<fn() -> S>,
 }
 
 impl<S> At<'_, S> {
     pub(super) fn new(index: usize, stages: usize) -> Self {
-        At { index, stages, place: PhantomData }
+        At { index, stages, place: PhantomData, stage: PhantomData }
     }
 
     /// The number of the stage along the pipeline, from 0.
@@ -209,7 +216,7 @@ impl<'p, S: 'static> At<'p, S> {
     /// The same place.
     #[doc(hidden)]
     pub fn again(&self) -> At<'p, S> {
-        At { index: self.index, stages: self.stages, place: PhantomData }
+        At::new(self.index, self.stages)
     }
 
     /// The stage that was held here.
@@ -223,7 +230,7 @@ impl<'p, S: 'static> At<'p, S> {
 /// A stage in its place: made by [`At::hold`], nowhere else.
 pub struct Held<'p> {
     stage: Box<dyn Any>,
-    place: PhantomData<fn(&'p ()) -> &'p ()>,
+    place: Invariant<'p>,
 }
 
 impl fmt::Debug for Held<'_> {

@@ -83,6 +83,29 @@ fn a_killed_rank_is_named_by_the_others() {
 }
 
 #[test]
+fn a_trace_is_written_where_the_environment_says() {
+    const TEST: &str = "pipeline::a_trace_is_written_where_the_environment_says";
+    if kill::case(TEST).is_some() {
+        let comm = Communicator::from_env().unwrap();
+        let plan = Plan::new(Schedule::GPipe, RANKS, 2, Costs::default()).unwrap();
+        let make = |at: &pipeline::At<'_, Stage>| Ok(Stage { number: at.index(), passes: 0, fault: None });
+        let mut pipe = pipeline::train(&comm, plan).stages(RANKS, make).build().unwrap();
+        pipe.step(|_| Ok(Act::new([WIDTH], vec![1.0; WIDTH])?), |_, y| Ok((0.0, y))).unwrap();
+        return pipe.finish().unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let crowd = Crowd::start(TEST, "", RANKS, &[("HCCL_TRACE", path.to_str().unwrap())]);
+    crowd.finish(&[]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("thread_name").count(), RANKS);
+    // Forward and backward of two microbatches; two messages a microbatch over each of two edges, seen at both ends.
+    assert_eq!(text.matches("\"cat\":\"compute\"").count(), RANKS * 4);
+    assert!(text.matches("\"cat\":\"wait\"").count() >= 8);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+}
+
+#[test]
 fn a_failing_stage_is_named_by_every_process() {
     const TEST: &str = "pipeline::a_failing_stage_is_named_by_every_process";
     if let Some(case) = kill::case(TEST) {
