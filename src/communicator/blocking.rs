@@ -43,6 +43,18 @@ impl<A: Axis> Communicator<A> {
 
     /// As [`all_reduce`](Communicator::all_reduce), from `send` into `recv`, which has as many elements.
     ///
+    /// ```
+    /// use hccl::Sum;
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = [comm.rank().index() as i32 + 1, 10];
+    ///     let mut sum = [0; 2];
+    ///     comm.all_reduce_into(&own, &mut sum, Sum)?;
+    ///     Ok((own[0], sum))
+    /// })?;
+    /// assert_eq!(out, [(1, [3, 20]), (2, [3, 20])]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Length` when the lengths differ; those of [`all_reduce`](Communicator::all_reduce).
     pub fn all_reduce_into<S, R, Op>(&self, send: &S, recv: &mut R, _: Op) -> Result<()>
@@ -87,6 +99,19 @@ impl<A: Axis> Communicator<A> {
 
     /// As [`reduce`](Communicator::reduce), from `send` into `recv` of the root, which has as many elements. Elsewhere
     /// `recv` may be `None`, and is not looked at. A bare `None` needs a type, as `None::<&mut [f32]>`.
+    ///
+    /// ```
+    /// use hccl::Max;
+    /// let out = hccl::local(3, |comm| {
+    ///     let root = comm.root(1)?;
+    ///     let own = [comm.rank().index() as f32 * 1.5];
+    ///     let mut most = [-1.0];
+    ///     comm.reduce_into(&own, comm.is_root(root).then_some(&mut most), Max, root)?;
+    ///     Ok(most[0])
+    /// })?;
+    /// assert_eq!(out, [-1.0, 3.0, -1.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` when the root gives no `recv`, `Length` when it has another length; those of
@@ -240,6 +265,17 @@ impl<A: Axis> Communicator<A> {
     /// As [`reduce_scatter`](Communicator::reduce_scatter), with the result in this rank's part of `buf`: the `rank`-th
     /// of `size` equal parts. The other parts stay as they are.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index() as u32;
+    ///     let mut x = [rank + 1, 10 * (rank + 1)];
+    ///     comm.reduce_scatter_in_place(&mut x, hccl::Sum)?;
+    ///     Ok(x)
+    /// })?;
+    /// assert_eq!(out, [[3, 10], [2, 30]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` when `buf` does not divide into equal parts; those of [`all_reduce`](Communicator::all_reduce).
     pub fn reduce_scatter_in_place<B, Op>(&self, buf: &mut B, _: Op) -> Result<()>
@@ -254,6 +290,17 @@ impl<A: Axis> Communicator<A> {
 
     /// As [`reduce_scatter`](Communicator::reduce_scatter), where rank r gets `counts[r]` elements. Every rank passes
     /// the same counts; `send` has as many elements as they add up to.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let mut part = vec![0; 1 + rank];
+    ///     comm.reduce_scatter_v(&[rank as i64 + 1, 10, 20 + rank as i64], &mut part, &[1, 2], hccl::Sum)?;
+    ///     Ok(part)
+    /// })?;
+    /// assert_eq!(out, [vec![3], vec![20, 41]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Length` when counts or buffers have other lengths, `InvalidArgument` when the counts overflow; those of
@@ -367,6 +414,20 @@ impl<A: Axis> Communicator<A> {
     /// As [`all_to_all`](Communicator::all_to_all), where this rank gives `send_counts[r]` elements to rank r and takes
     /// `recv_counts[r]` from it. What one rank gives another is what the other takes.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, gives, takes) = match comm.rank().index() {
+    ///         0 => (vec![0u8, 1, 2], [1, 2], [1, 0]),
+    ///         _ => (vec![10], [0, 1], [2, 1]),
+    ///     };
+    ///     let mut got = vec![0; takes.iter().sum()];
+    ///     comm.all_to_all_v(&own, &gives, &mut got, &takes)?;
+    ///     Ok(got)
+    /// })?;
+    /// assert_eq!(out, [vec![0], vec![1, 2, 10]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Length` when counts or buffers have other lengths, `InvalidArgument` when counts overflow or differ for this
     /// rank itself, `Mismatch` when two ranks disagree; those of [`all_reduce`](Communicator::all_reduce).
@@ -406,6 +467,23 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// Receives into `buf` what `peer` sends: as many elements, of the same type.
+    ///
+    /// ```
+    /// let out = hccl::local(3, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let mut x = [1.0f32];
+    ///     if rank > 0 {
+    ///         comm.recv(&mut x, comm.peer(rank - 1)?)?;
+    ///     }
+    ///     x[0] *= 2.0; // this rank's layer
+    ///     if rank < 2 {
+    ///         comm.send(&x, comm.peer(rank + 1)?)?;
+    ///     }
+    ///     Ok(x[0])
+    /// })?;
+    /// assert_eq!(out, [2.0, 4.0, 8.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`send`](Communicator::send).
@@ -447,6 +525,18 @@ impl<A: Axis> Communicator<A> {
 
     /// Waits until every rank has called it.
     ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    /// let prepared = AtomicUsize::new(0);
+    /// let out = hccl::local(3, |comm| {
+    ///     prepared.fetch_add(comm.rank().index() + 1, SeqCst);
+    ///     comm.barrier()?;
+    ///     Ok(prepared.load(SeqCst)) // every rank has prepared its part
+    /// })?;
+    /// assert_eq!(out, [6; 3]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`all_reduce`](Communicator::all_reduce).
     pub fn barrier(&self) -> Result<()> {
@@ -474,6 +564,23 @@ impl<A: Axis> Communicator<A> {
 
 /// Messages that start together; made by [`Communicator::batch_send_recv`] and
 /// [`Scope::batch_send_recv`](crate::Scope::batch_send_recv), which lend what is added until they are finished.
+///
+/// ```
+/// let out = hccl::local(3, |comm| {
+///     let own = [comm.rank().index() as u32 * 10];
+///     let mut theirs = [[0u32]; 2];
+///     comm.batch_send_recv(|batch| {
+///         for (peer, slot) in comm.peers().zip(&mut theirs) {
+///             batch.send(&own, peer)?;
+///             batch.recv(slot, peer)?;
+///         }
+///         Ok(())
+///     })?;
+///     Ok(theirs)
+/// })?;
+/// assert_eq!(out, [[[10], [20]], [[0], [20]], [[0], [10]]]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Batch<'env, A: Axis> {
     place: Place,
     messages: Vec<CheckedMessage<'env>>,
@@ -497,6 +604,23 @@ impl<'env, A: Axis> Batch<'env, A> {
 
     /// Adds a send of `buf` to `peer`.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let other = comm.peer(1 - comm.rank().index())?;
+    ///     let (shape, data) = ([comm.rank().index() as u64 + 1], [0.5f32; 4]);
+    ///     let (mut their_shape, mut their_data) = ([0u64], [0f32; 4]);
+    ///     comm.batch_send_recv(|batch| {
+    ///         batch.send(&shape, other)?; // messages of a batch may differ in type
+    ///         batch.send(&data, other)?;
+    ///         batch.recv(&mut their_shape, other)?;
+    ///         batch.recv(&mut their_data, other)
+    ///     })?;
+    ///     Ok((their_shape[0], their_data[3]))
+    /// })?;
+    /// assert_eq!(out, [(2, 0.5), (1, 0.5)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` for a send to itself, `WrongGroup` for a peer of another group.
     pub fn send<S: Source + ?Sized>(&mut self, buf: &'env S, peer: Peer<A>) -> Result<()> {
@@ -505,6 +629,20 @@ impl<'env, A: Axis> Batch<'env, A> {
     }
 
     /// Adds a receive from `peer` into `buf`.
+    ///
+    /// ```
+    /// let out = hccl::local(3, |comm| {
+    ///     let own = [comm.rank().index() as u64 * 10];
+    ///     let mut got = [[0u64]; 2];
+    ///     comm.batch_send_recv(|batch| match comm.rank().index() {
+    ///         0 => comm.peers().zip(&mut got).try_for_each(|(peer, slot)| batch.recv(slot, peer)),
+    ///         _ => batch.send(&own, comm.peer(0)?),
+    ///     })?;
+    ///     Ok(got)
+    /// })?;
+    /// assert_eq!(out, [[[10], [20]], [[0], [0]], [[0], [0]]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` for a receive from itself, `WrongGroup` for a peer of another group.
