@@ -130,6 +130,20 @@ impl<A: Axis> Communicator<A> {
     /// Runs `f` with a [`Scope`], in which calls borrow memory while they run, and waits for them. The page of
     /// [`scope`](crate::scope) says more.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (mut grads, mut count) = ([comm.rank().index() as f32; 2], [1u32]);
+    ///     let local = comm.scope(|s| {
+    ///         s.all_reduce(&mut grads, hccl::Avg)?;
+    ///         s.all_reduce(&mut count, hccl::Sum)?;
+    ///         Ok(comm.rank().index() * 3) // computed meanwhile
+    ///     })?;
+    ///     Ok((grads, count[0], local))
+    /// })?;
+    /// assert_eq!(out, [([0.5; 2], 2, 0), ([0.5; 2], 2, 3)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// That of `f`, else the first of the calls.
     pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env, A>) -> Result<R>) -> Result<R> {
@@ -146,6 +160,21 @@ impl<A: Axis> Communicator<A> {
 }
 
 /// In which calls borrow memory while they run. Made by [`Communicator::scope`]; the module page says more.
+///
+/// ```
+/// use hccl::{Scope, Sum};
+/// /// Starts a call for each layer.
+/// fn reduce_all<'env>(s: &Scope<'_, 'env>, layers: &'env mut [Vec<f32>]) -> hccl::Result<()> {
+///     layers.iter_mut().try_for_each(|layer| s.all_reduce(layer, Sum).map(drop))
+/// }
+/// let out = hccl::local(2, |comm| {
+///     let mut layers = [vec![1.0; 2], vec![comm.rank().index() as f32]];
+///     comm.scope(|s| reduce_all(s, &mut layers))?;
+///     Ok(layers)
+/// })?;
+/// assert_eq!(out, [[vec![2.0; 2], vec![1.0]], [vec![2.0; 2], vec![1.0]]]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Scope<'s, 'env: 's, A: Axis = World> {
     state: &'s State<'env>,
     axis: PhantomData<A>,
@@ -155,6 +184,21 @@ pub struct Scope<'s, 'env: 's, A: Axis = World> {
 }
 
 /// A running call of a [`Scope`] on `B`. It may be dropped: the scope waits for the call.
+///
+/// ```
+/// let out = hccl::local(2, |comm| {
+///     let (mut first, mut second) = ([comm.rank().index() as i32 + 1], [10]);
+///     comm.scope(|s| {
+///         let running = s.all_reduce(&mut first, hccl::Prod)?;
+///         s.all_reduce(&mut second, hccl::Sum)?; // its handle is dropped: the scope waits
+///         running.wait()?[0] += 100; // finished, while the second may still run
+///         Ok(())
+///     })?;
+///     Ok((first[0], second[0]))
+/// })?;
+/// assert_eq!(out, [(102, 20); 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Borrowed<'s, 'env, B: ?Sized> {
     state: &'s State<'env>,
     index: usize,
@@ -163,6 +207,20 @@ pub struct Borrowed<'s, 'env, B: ?Sized> {
 
 impl<'env, B: ?Sized> Borrowed<'_, 'env, B> {
     /// Waits until the call is finished and gives the buffer back that it wrote, `()` when it wrote none.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut grads = [comm.rank().index() as f32, 4.0];
+    ///     comm.scope(|s| {
+    ///         let grads = s.all_reduce(&mut grads, hccl::Avg)?.wait()?;
+    ///         grads[1] /= 2.0; // lent back
+    ///         s.broadcast(grads, comm.root(0)?).map(drop)
+    ///     })?;
+    ///     Ok(grads)
+    /// })?;
+    /// assert_eq!(out, [[0.5, 2.0]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The first cause; the scope does not report it again.
@@ -179,6 +237,21 @@ impl<'env, B: ?Sized> Borrowed<'_, 'env, B> {
     }
 
     /// True when the call is finished, well or badly.
+    ///
+    /// ```
+    /// let steps = hccl::local(2, |comm| {
+    ///     let mut x = [comm.rank().index() as u8];
+    ///     comm.scope(|s| {
+    ///         let running = s.all_reduce(&mut x, hccl::Max)?;
+    ///         while !running.is_ready() {
+    ///             std::thread::yield_now(); // or some work
+    ///         }
+    ///         Ok(running.wait()?[0])
+    ///     })
+    /// })?;
+    /// assert_eq!(steps, [1, 1]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_ready(&self) -> bool {
         let ticket = self.state.entries.borrow()[self.index].ticket;
         self.state.queue.backend().is_ready(ticket)

@@ -11,6 +11,16 @@ use crate::reduce::ReduceOp;
 impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     /// [`all_reduce`](crate::Communicator::all_reduce), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut x = [comm.rank().index() as i32 + 1];
+    ///     comm.scope(|s| s.all_reduce(&mut x, hccl::Sum).map(drop))?;
+    ///     Ok(x[0])
+    /// })?;
+    /// assert_eq!(out, [3, 3]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn all_reduce<B, Op>(&self, buf: &'env mut B, _: Op) -> Result<Borrowed<'s, 'env, B>>
@@ -22,6 +32,19 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`all_reduce_into`](crate::Communicator::all_reduce_into), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, mut sum) = ([comm.rank().index() as f64 + 0.5], [0.0]);
+    ///     comm.scope(|s| {
+    ///         s.all_reduce_into(&own, &mut sum, hccl::Sum)?;
+    ///         Ok(own[0]) // still readable: the call only reads it
+    ///     })
+    ///     .map(|own| (own, sum[0]))
+    /// })?;
+    /// assert_eq!(out, [(0.5, 2.0), (1.5, 2.0)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -36,6 +59,16 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`reduce`](crate::Communicator::reduce), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut x = [comm.rank().index() as i32 + 2];
+    ///     comm.scope(|s| s.reduce(&mut x, hccl::Prod, comm.root(1)?).map(drop))?;
+    ///     Ok(x[0])
+    /// })?;
+    /// assert_eq!(out, [2, 6]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn reduce<B, Op>(&self, buf: &'env mut B, _: Op, root: Root<A>) -> Result<Borrowed<'s, 'env, B>>
@@ -47,6 +80,18 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`reduce_into`](crate::Communicator::reduce_into), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let root = comm.root(0)?;
+    ///     let (own, mut most) = ([comm.rank().index() as u8 + 4], [0]);
+    ///     let recv = comm.is_root(root).then_some(&mut most);
+    ///     comm.scope(|s| s.reduce_into(&own, recv, hccl::Max, root).map(drop))?;
+    ///     Ok(most[0])
+    /// })?;
+    /// assert_eq!(out, [5, 0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -69,6 +114,19 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`broadcast`](crate::Communicator::broadcast), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (mut weights, mut bias) = ([comm.rank().index() as f32; 2], [comm.rank().index() as f64]);
+    ///     comm.scope(|s| {
+    ///         s.broadcast(&mut weights, comm.root(1)?)?;
+    ///         s.broadcast(&mut bias, comm.root(0)?).map(drop)
+    ///     })?;
+    ///     Ok((weights, bias))
+    /// })?;
+    /// assert_eq!(out, [([1.0; 2], [0.0]); 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn broadcast<B>(&self, buf: &'env mut B, root: Root<A>) -> Result<Borrowed<'s, 'env, B>>
@@ -79,6 +137,16 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`all_gather`](crate::Communicator::all_gather), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, mut all) = ([comm.rank().index() as i8 + 5], [0; 2]);
+    ///     comm.scope(|s| s.all_gather(&own, &mut all).map(drop))?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[5, 6]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -92,6 +160,17 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`all_gather_in_place`](crate::Communicator::all_gather_in_place), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut all = [0u64; 2];
+    ///     all[comm.rank().index()] = 7 + comm.rank().index() as u64;
+    ///     comm.scope(|s| s.all_gather_in_place(&mut all).map(drop))?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[7, 8]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn all_gather_in_place<B>(&self, buf: &'env mut B) -> Result<Borrowed<'s, 'env, B>>
@@ -102,6 +181,17 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`all_gather_v`](crate::Communicator::all_gather_v), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = vec![comm.rank().index() as u8; 1 + comm.rank().index()];
+    ///     let mut all = [9; 3];
+    ///     comm.scope(|s| s.all_gather_v(&own, &mut all, &[1, 2]).map(drop))?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[0, 1, 1]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -120,6 +210,16 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`reduce_scatter`](crate::Communicator::reduce_scatter), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (grads, mut shard) = ([comm.rank().index() as f32, 10.0], [0.0]);
+    ///     comm.scope(|s| s.reduce_scatter(&grads, &mut shard, hccl::Sum).map(drop))?;
+    ///     Ok(shard[0])
+    /// })?;
+    /// assert_eq!(out, [1.0, 20.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn reduce_scatter<S, R, Op>(&self, send: &'env S, recv: &'env mut R, _: Op) -> Result<Borrowed<'s, 'env, R>>
@@ -133,6 +233,17 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`reduce_scatter_in_place`](crate::Communicator::reduce_scatter_in_place), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let mut x = [rank as u32 + 1, 10 * (rank as u32 + 1)];
+    ///     comm.scope(|s| s.reduce_scatter_in_place(&mut x, hccl::Sum).map(drop))?;
+    ///     Ok(x[rank])
+    /// })?;
+    /// assert_eq!(out, [3, 30]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn reduce_scatter_in_place<B, Op>(&self, buf: &'env mut B, _: Op) -> Result<Borrowed<'s, 'env, B>>
@@ -144,6 +255,17 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`reduce_scatter_v`](crate::Communicator::reduce_scatter_v), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let (grads, mut shard) = ([rank as i64 + 1, 10, 20 + rank as i64], vec![0; 1 + rank]);
+    ///     comm.scope(|s| s.reduce_scatter_v(&grads, &mut shard, &[1, 2], hccl::Sum).map(drop))?;
+    ///     Ok(shard)
+    /// })?;
+    /// assert_eq!(out, [vec![3], vec![20, 41]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -166,6 +288,18 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`scatter`](crate::Communicator::scatter), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let root = comm.root(1)?;
+    ///     let shards = comm.is_root(root).then_some(&[10u32, 20]);
+    ///     let mut own = [0];
+    ///     comm.scope(|s| s.scatter(shards, &mut own, root).map(drop))?;
+    ///     Ok(own[0])
+    /// })?;
+    /// assert_eq!(out, [10, 20]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn scatter<S, R>(
@@ -182,6 +316,18 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`gather`](crate::Communicator::gather), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let root = comm.root(1)?;
+    ///     let (own, mut all) = ([comm.rank().index() as f64 + 0.5], [0.0; 2]);
+    ///     let recv = comm.is_root(root).then_some(&mut all);
+    ///     comm.scope(|s| s.gather(&own, recv, root).map(drop))?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[0.0, 0.0], [0.5, 1.5]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -200,6 +346,17 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`all_to_all`](crate::Communicator::all_to_all), on memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mine = comm.rank().index() as i64 * 10;
+    ///     let (mine, mut theirs) = ([mine, mine + 1], [0; 2]);
+    ///     comm.scope(|s| s.all_to_all(&mine, &mut theirs).map(drop))?;
+    ///     Ok(theirs)
+    /// })?;
+    /// assert_eq!(out, [[0, 10], [1, 11]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn all_to_all<S, R>(&self, send: &'env S, recv: &'env mut R) -> Result<Borrowed<'s, 'env, R>>
@@ -211,6 +368,20 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`all_to_all_v`](crate::Communicator::all_to_all_v), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, gives, takes) = match comm.rank().index() {
+    ///         0 => (vec![0u8, 1, 2], [1, 2], [1, 0]),
+    ///         _ => (vec![10], [0, 1], [2, 1]),
+    ///     };
+    ///     let mut got = vec![0; takes.iter().sum()];
+    ///     comm.scope(|s| s.all_to_all_v(&own, &gives, &mut got, &takes).map(drop))?;
+    ///     Ok(got)
+    /// })?;
+    /// assert_eq!(out, [vec![0], vec![1, 2, 10]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
@@ -232,6 +403,19 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`send`](crate::Communicator::send), of memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, mut got) = ([comm.rank().index() as u32 + 5; 2], [0u32; 2]);
+    ///     comm.scope(|s| match comm.rank().index() {
+    ///         0 => s.send(&own, comm.peer(1)?).map(drop), // works on while rank 1 receives
+    ///         _ => s.recv(&mut got, comm.peer(0)?).map(drop),
+    ///     })?;
+    ///     Ok(got[1])
+    /// })?;
+    /// assert_eq!(out, [0, 5]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn send<S>(&self, buf: &'env S, peer: Peer<A>) -> Result<Borrowed<'s, 'env, ()>>
@@ -244,6 +428,22 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
 
     /// [`recv`](crate::Communicator::recv), into memory lent until the scope ends.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (x, mut next) = ([comm.rank().index() as f32 + 2.5], [0f32]);
+    ///     comm.scope(|s| match comm.rank().index() {
+    ///         0 => comm.send(&x, comm.peer(1)?),
+    ///         _ => {
+    ///             let receiving = s.recv(&mut next, comm.peer(0)?)?; // before it is needed
+    ///             receiving.wait().map(|next| next[0] *= 2.0)
+    ///         }
+    ///     })?;
+    ///     Ok(next[0])
+    /// })?;
+    /// assert_eq!(out, [0.0, 5.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
     pub fn recv<B>(&self, buf: &'env mut B, peer: Peer<A>) -> Result<Borrowed<'s, 'env, B>>
@@ -254,6 +454,23 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`batch_send_recv`](crate::Communicator::batch_send_recv), on memory lent until the scope ends.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let other = comm.peer(1 - comm.rank().index())?;
+    ///     let (mine, mut theirs) = ([comm.rank().index() as u16], [9u16]);
+    ///     comm.scope(|s| {
+    ///         s.batch_send_recv(|batch| {
+    ///             batch.send(&mine, other)?;
+    ///             batch.recv(&mut theirs, other)
+    ///         })
+    ///         .map(drop)
+    ///     })?;
+    ///     Ok(theirs[0])
+    /// })?;
+    /// assert_eq!(out, [1, 0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// That of `fill`, before anything is sent, or when the call cannot start; the scope, or [`Borrowed::wait`], tells
@@ -269,6 +486,19 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
     }
 
     /// [`barrier`](crate::Communicator::barrier) that does not wait: the end of the scope, or [`Borrowed::wait`], does.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     comm.scope(|s| {
+    ///         let all_here = s.barrier()?;
+    ///         let own = comm.rank().index() * 3; // work that needs no other rank
+    ///         all_here.wait()?;
+    ///         Ok(own)
+    ///     })
+    /// })?;
+    /// assert_eq!(out, [0, 3]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
