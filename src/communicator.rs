@@ -75,14 +75,15 @@ mod blocking;
 mod builder;
 mod bytes;
 pub(crate) mod check;
+mod messages;
 mod owned;
 pub(crate) mod queue;
 mod subgroup;
 #[cfg(test)]
 mod tests;
 
-pub use blocking::Batch;
 pub use builder::Builder;
+pub use messages::Batch;
 
 /// A group of ranks as this rank sees it, on axis `A`. The module page says more.
 ///
