@@ -37,6 +37,17 @@ use std::mem::ManuallyDrop;
 use std::ops::{Bound, Range, RangeBounds};
 
 /// Owned, one-dimensional memory of a [`Device`]; the module page says more.
+///
+/// ```
+/// use hccl::{Communicator, DeviceBuffer, Sum};
+/// /// The gradients stay in one buffer from one step to the next: no step allocates.
+/// fn step(comm: &Communicator, grads: DeviceBuffer<f32>) -> hccl::Result<DeviceBuffer<f32>> {
+///     Ok(comm.all_reduce_async(grads, Sum)?.wait()?)
+/// }
+/// let out = hccl::local(2, |comm| step(&comm, comm.upload(&[1.0, comm.rank().index() as f32])?)?.to_vec())?;
+/// assert_eq!(out, [[2.0, 1.0]; 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct DeviceBuffer<T> {
     /// Invariants: (1) a block holds at least `len` initialised elements of `T`, aligned for `T`; there is none only when
     /// `len` is 0. (2) Nobody but this buffer and the calls it is lent to reach the block: only a failed call may leave
@@ -71,6 +82,14 @@ impl Blocks {
 impl<T: Element> DeviceBuffer<T> {
     /// A buffer of `len` zeros.
     ///
+    /// ```
+    /// use hccl::{Device, DeviceBuffer};
+    /// let buf = DeviceBuffer::<f32>::zeros(Device::Cpu, 3)?;
+    /// assert_eq!(buf.to_vec()?, [0.0; 3]);
+    /// assert!(DeviceBuffer::<f64>::zeros(Device::Cpu, usize::MAX).is_err());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Resource` when there is not enough memory; for an NPU `Unsupported` without Ascend's libraries, and the device's
     /// own errors.
@@ -82,6 +101,13 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// A buffer with a copy of these elements.
     ///
+    /// ```
+    /// use hccl::{Device, DeviceBuffer};
+    /// let buf = DeviceBuffer::from_slice(Device::Cpu, &[3u8, 1, 2])?;
+    /// assert_eq!(format!("{buf:?}"), "DeviceBuffer<u8>(3 elements on CPU)");
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`zeros`](DeviceBuffer::zeros).
     pub fn from_slice(device: Device, elements: &[T]) -> Result<Self> {
@@ -91,6 +117,17 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// A second buffer with the same elements.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = comm.upload(&[comm.rank().index() as i32 + 4])?;
+    ///     let mut sum = own.try_clone()?;
+    ///     comm.all_reduce(&mut sum, hccl::Sum)?;
+    ///     Ok((own.to_vec()?, sum.to_vec()?))
+    /// })?;
+    /// assert_eq!(out, [(vec![4], vec![9]), (vec![5], vec![9])]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`zeros`](DeviceBuffer::zeros).
@@ -102,21 +139,52 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Elements in the buffer.
+    ///
+    /// ```
+    /// let own = hccl::Communicator::from_env()?.upload(&[1.0f32, 2.0, 3.0])?;
+    /// assert_eq!(own.len() * size_of::<f32>(), 12);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// True when the buffer has no elements.
+    ///
+    /// ```
+    /// let comm = hccl::Communicator::from_env()?;
+    /// assert!(comm.zeros::<i32>(0)?.is_empty() && !comm.zeros::<i32>(1)?.is_empty());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Where the memory lives.
+    ///
+    /// ```
+    /// use hccl::DeviceBuffer;
+    /// let weights = hccl::Communicator::from_env()?.upload(&[1.0f32, 2.0])?;
+    /// let momentum = DeviceBuffer::<f32>::zeros(weights.device(), weights.len())?; // beside the weights
+    /// assert_eq!((momentum.device(), momentum.len()), (hccl::Device::Cpu, 2));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
         self.device
     }
 
     /// The elements, or `None` when they are not in host memory.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut grads = comm.upload(&[3.0f32, comm.rank().index() as f32 * 4.0])?;
+    ///     comm.all_reduce(&mut grads, hccl::Avg)?;
+    ///     let norm = grads.as_slice().map(|grads| grads.iter().map(|g| g * g).sum::<f32>().sqrt());
+    ///     Ok(norm)
+    /// })?;
+    /// assert_eq!(out, [Some(13f32.sqrt()); 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn as_slice(&self) -> Option<&[T]> {
         let Blocks::Host(block) = &self.block else { return self.is_empty().then_some(&[]) };
         // SAFETY: (1) gives length, alignment and initialised numbers, which have no invalid bits; (2) and `&self` mean
@@ -125,6 +193,15 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// The elements, or `None` when they are not in host memory.
+    ///
+    /// ```
+    /// let mut grads = hccl::Communicator::from_env()?.upload(&[3.0f32, -8.0])?;
+    /// for g in grads.as_mut_slice().into_iter().flatten() {
+    ///     *g = g.clamp(-5.0, 5.0);
+    /// }
+    /// assert_eq!(grads.to_vec()?, [3.0, -5.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
         let Blocks::Host(block) = &self.block else { return self.is_empty().then_some(&mut []) };
         // SAFETY: as in `as_slice`; `&mut self` excludes readers too.
@@ -132,6 +209,17 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// A copy of the elements in host memory.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = comm.upload(&[comm.rank().index() as u16])?;
+    ///     let mut all = comm.zeros(2)?;
+    ///     comm.all_gather(&own, &mut all)?;
+    ///     all.to_vec()
+    /// })?;
+    /// assert_eq!(out, [[0, 1]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the device that holds them; none for host memory.
@@ -148,6 +236,16 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Overwrites the elements.
+    ///
+    /// ```
+    /// let mut input = hccl::Communicator::from_env()?.zeros::<f32>(3)?;
+    /// for batch in [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]] {
+    ///     input.copy_from_slice(&batch)?; // the same memory for every batch
+    /// }
+    /// assert_eq!(input.to_vec()?, [4.0, 5.0, 6.0]);
+    /// assert!(input.copy_from_slice(&[7.0]).is_err());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Length` when `elements` has not exactly [`len`](DeviceBuffer::len) elements; nothing is written then.
@@ -166,6 +264,13 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Sets every element to `value`.
     ///
+    /// ```
+    /// let mut grads = hccl::Communicator::from_env()?.upload(&[1.5f32, 2.5])?;
+    /// grads.fill(0.0)?; // before the next backward pass
+    /// assert_eq!(grads.to_vec()?, [0.0; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the device that holds them; none for host memory.
     pub fn fill(&mut self, value: T) -> Result<()> {
@@ -178,6 +283,18 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Part of the buffer, to be read by a collective.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index() as i64;
+    ///     let parameters = comm.upload(&[rank, rank + 10, rank + 20])?;
+    ///     let mut last = [0; 2];
+    ///     comm.all_gather(&parameters.range(2..)?, &mut last)?;
+    ///     Ok(last)
+    /// })?;
+    /// assert_eq!(out, [[20, 21]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` when the range is not inside the buffer.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>> {
@@ -185,6 +302,16 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Part of the buffer, to be written by a collective.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut layers = comm.upload(&[comm.rank().index() as f32; 4])?;
+    ///     comm.broadcast(&mut layers.range_mut(..2)?, comm.root(1)?)?; // the first layer only
+    ///     layers.to_vec()
+    /// })?;
+    /// assert_eq!(out, [[1.0, 1.0, 0.0, 0.0], [1.0; 4]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` when the range is not inside the buffer.
@@ -302,6 +429,21 @@ impl<T: Element> Source for DeviceBuffer<T> {
 impl<T: Element> InPlace for DeviceBuffer<T> {}
 
 /// A range of a [`DeviceBuffer`], to be read by a collective. Made by [`DeviceBuffer::range`].
+///
+/// ```
+/// let out = hccl::local(2, |comm| {
+///     let own = comm.upload(&[1u8, 2, 3, 4])?;
+///     let half = own.range(..2)?;
+///     let mut got = vec![0u8; half.len()];
+///     match comm.rank().index() {
+///         0 => comm.send(&half, comm.peer(1)?)?,
+///         _ => comm.recv(&mut got, comm.peer(0)?)?,
+///     }
+///     Ok(got)
+/// })?;
+/// assert_eq!(out, [[0, 0], [1, 2]]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeviceSlice<'a, T: Element> {
     buf: &'a DeviceBuffer<T>,
@@ -310,6 +452,18 @@ pub struct DeviceSlice<'a, T: Element> {
 }
 
 /// A range of a [`DeviceBuffer`], to be written by a collective. Made by [`DeviceBuffer::range_mut`].
+///
+/// ```
+/// use hccl::Max;
+/// let out = hccl::local(2, |comm| {
+///     let mut buf = comm.upload(&[comm.rank().index() as i8; 4])?;
+///     let mut tail = buf.range_mut(3..)?;
+///     comm.all_reduce(&mut tail, Max)?;
+///     buf.to_vec()
+/// })?;
+/// assert_eq!(out, [[0, 0, 0, 1], [1; 4]]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T: Element> {
     buf: &'a mut DeviceBuffer<T>,
@@ -319,11 +473,23 @@ pub struct DeviceSliceMut<'a, T: Element> {
 
 impl<T: Element> DeviceSlice<'_, T> {
     /// Elements in the range.
+    ///
+    /// ```
+    /// let buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
+    /// assert_eq!(buf.range(7..)?.len(), 3);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
     /// True when the range has no elements.
+    ///
+    /// ```
+    /// let buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
+    /// assert!(buf.range(10..)?.is_empty() && !buf.range(9..)?.is_empty());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
@@ -331,11 +497,23 @@ impl<T: Element> DeviceSlice<'_, T> {
 
 impl<T: Element> DeviceSliceMut<'_, T> {
     /// Elements in the range.
+    ///
+    /// ```
+    /// let mut buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
+    /// assert_eq!(buf.range_mut(2..=4)?.len(), 3);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
     /// True when the range has no elements.
+    ///
+    /// ```
+    /// let mut buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
+    /// assert!(buf.range_mut(..0)?.is_empty() && !buf.range_mut(..1)?.is_empty());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }

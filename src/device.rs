@@ -12,6 +12,13 @@
 use std::fmt;
 
 /// The home of a [`DeviceBuffer`](crate::DeviceBuffer).
+///
+/// ```
+/// use hccl::{Device, ErrorKind};
+/// assert_eq!(Device::default().to_string(), "CPU");
+/// let refused = hccl::DeviceBuffer::<f32>::zeros(Device::Npu(1), 8).unwrap_err();
+/// assert!(matches!(refused.kind(), ErrorKind::Unsupported { what } if what.contains("NPU 1")));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {

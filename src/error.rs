@@ -25,9 +25,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// `Result` with [`Error`].
+///
+/// ```
+/// fn samples_of_a_rank(all: usize, ranks: usize) -> hccl::Result<usize> {
+///     all.checked_div(ranks).ok_or_else(|| hccl::Error::rank_failed(0, "no ranks"))
+/// }
+/// assert_eq!(samples_of_a_rank(9, 2)?, 4);
+/// assert!(samples_of_a_rank(9, 0).is_err());
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What failed, where, and what to do about it.
+///
+/// ```
+/// let out = hccl::local(2, |comm| {
+///     let err = comm.root(4 + comm.rank().index()).unwrap_err();
+///     assert!(err.is_recoverable()); // the communicator is still good
+///     comm.barrier()?;
+///     Ok(err.to_string())
+/// })?;
+/// assert_eq!(out[1], "there is no rank 5 in a group of 2 (hint: ranks count from 0)");
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -42,6 +62,17 @@ struct Inner {
 }
 
 /// How a peer was lost.
+///
+/// ```
+/// use hccl::{ErrorKind, Loss};
+/// let results = hccl::local_results(2, |comm| {
+///     assert!(comm.rank().index() != 1, "rank 1 has no data");
+///     comm.barrier()
+/// })?;
+/// let err: &hccl::Error = results[0].as_ref().unwrap_err();
+/// assert!(matches!(err.kind(), ErrorKind::PeerLost { peer: 1, how: Loss::Panicked }), "{err}");
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -55,6 +86,17 @@ pub enum Loss {
 }
 
 /// The machine-readable part of an [`Error`].
+///
+/// ```
+/// use hccl::{Error, ErrorKind};
+/// /// Whether a new communicator of the ranks that are left may help.
+/// fn may_restart(err: &Error) -> bool {
+///     matches!(err.kind(), ErrorKind::PeerLost { .. } | ErrorKind::Timeout { .. } | ErrorKind::Aborted { .. })
+/// }
+/// let leaves = |comm: hccl::Communicator| if comm.rank().index() == 1 { Ok(()) } else { comm.barrier() };
+/// assert!(may_restart(&hccl::local(2, leaves).unwrap_err()));
+/// assert!(!may_restart(&hccl::local(0, leaves).unwrap_err()));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -241,26 +283,74 @@ impl Error {
     }
 
     /// A failure of a rank's own code, for the closures of [`local`](crate::local()).
+    ///
+    /// ```
+    /// use hccl::Error;
+    /// let err = hccl::local(2, |comm| {
+    ///     let loss = [1.5, f32::NAN][comm.rank().index()];
+    ///     if loss.is_nan() {
+    ///         return Err(Error::rank_failed(comm.rank().index(), "loss is NaN"));
+    ///     }
+    ///     comm.barrier()
+    /// })
+    /// .unwrap_err();
+    /// assert_eq!(err.to_string(), "rank 1 failed: loss is NaN");
+    /// ```
     pub fn rank_failed(rank: usize, message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Rank { rank, message: message.into() })
     }
 
     /// The machine-readable part.
+    ///
+    /// ```
+    /// use hccl::ErrorKind;
+    /// let out = hccl::local(2, |comm| {
+    ///     let err = comm.all_gather(&[1u8], &mut vec![0; 5 + comm.rank().index()]).unwrap_err();
+    ///     let ErrorKind::Length { expected, actual, .. } = *err.kind() else { return Err(err) };
+    ///     Ok((expected, actual))
+    /// })?;
+    /// assert_eq!(out, [(2, 5), (2, 6)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
     /// The operation that failed, as `all_reduce`.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let err = comm.all_gather(&[1u8], &mut [0; 5]).unwrap_err();
+    ///     Ok((err.op(), err.rank()))
+    /// })?;
+    /// assert_eq!(out, [(Some("all_gather"), Some(0)), (Some("all_gather"), Some(1))]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn op(&self) -> Option<&'static str> {
         self.0.op
     }
 
     /// The rank on which it failed, in the group of the call.
+    ///
+    /// ```
+    /// let err = hccl::local(3, |comm| {
+    ///     let len = if comm.rank().index() == 2 { 7 } else { 1 };
+    ///     comm.scatter(Some(&[1.0f32; 3]), &mut vec![0.0; len], comm.root(2)?)
+    /// })
+    /// .unwrap_err();
+    /// assert_eq!(err.rank(), Some(2)); // only the root has a reason to complain
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn rank(&self) -> Option<usize> {
         self.0.rank.map(|(rank, _)| rank)
     }
 
     /// The peer at fault, when there is one.
+    ///
+    /// ```
+    /// let err = hccl::local(3, |comm| if comm.rank().index() == 2 { Ok(()) } else { comm.barrier() }).unwrap_err();
+    /// assert_eq!(err.peer(), Some(2));
+    /// ```
     pub fn peer(&self) -> Option<usize> {
         match self.0.kind {
             ErrorKind::PeerLost { peer, .. } | ErrorKind::Mismatch { peer, .. } => Some(peer),
@@ -271,6 +361,20 @@ impl Error {
     }
 
     /// True when the communicator is still good: the call was refused before any peer saw it.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut all = vec![0; 3];
+    ///     let sent = [comm.rank().index() as u8 + 5];
+    ///     if comm.all_gather(&sent, &mut all).is_err_and(|err| err.is_recoverable()) {
+    ///         all.truncate(2);
+    ///         comm.all_gather(&sent, &mut all)?; // once more, with the right length
+    ///     }
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[5, 6]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_recoverable(&self) -> bool {
         matches!(
             self.0.kind,
@@ -283,17 +387,46 @@ impl Error {
     }
 
     /// True when a rank is gone.
+    ///
+    /// ```
+    /// let err = hccl::local(2, |comm| if comm.rank().index() == 0 { Ok(()) } else { comm.barrier() }).unwrap_err();
+    /// assert!(err.is_peer_lost() && !err.is_recoverable());
+    /// ```
     pub fn is_peer_lost(&self) -> bool {
         matches!(self.0.kind, ErrorKind::PeerLost { .. })
     }
 
     /// True when a deadline passed.
+    ///
+    /// ```
+    /// use std::{sync::Barrier, time::Duration};
+    /// let shown = Barrier::new(2);
+    /// let world = hccl::Communicator::builder().exec_timeout(Duration::from_millis(50));
+    /// let err = world
+    ///     .local(2, |comm| {
+    ///         let result = if comm.rank().index() == 0 { comm.barrier() } else { Ok(()) };
+    ///         shown.wait(); // until then rank 1 is alive, and late
+    ///         result
+    ///     })
+    ///     .unwrap_err();
+    /// assert!(err.is_timeout(), "{err}");
+    /// ```
     pub fn is_timeout(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Timeout { .. })
     }
 
     /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local()) prefers the
     /// error that came first.
+    ///
+    /// ```
+    /// let results = hccl::local_results(2, |comm| match comm.rank().index() {
+    ///     0 => comm.barrier(),
+    ///     rank => Err(hccl::Error::rank_failed(rank, "out of data")),
+    /// })?;
+    /// let knock_on: Vec<bool> = results.iter().map(|r| r.as_ref().is_err_and(hccl::Error::is_knock_on)).collect();
+    /// assert_eq!(knock_on, [true, false]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_knock_on(&self) -> bool {
         matches!(self.0.kind, ErrorKind::PeerLost { .. } | ErrorKind::Aborted { .. })
     }

@@ -8,6 +8,16 @@
 //! `HCCL_TIMEOUT` sets both. Methods win over variables, and the two variables over `HCCL_TIMEOUT`. Values are seconds,
 //! whole or decimal, from 0.001 to 604800 (a week); anything else is refused.
 //!
+//! ```
+//! use std::time::Duration;
+//! let (short, never) = (Duration::from_millis(1500), Duration::ZERO);
+//! let comm = hccl::Communicator::builder().exec_timeout(short).from_env()?;
+//! assert_eq!(comm.exec_timeout(), short);
+//! let refused = hccl::Communicator::builder().exec_timeout(never).from_env().unwrap_err();
+//! assert!(refused.to_string().contains("0.001 to 604800"));
+//! # Ok::<(), hccl::Error>(())
+//! ```
+//!
 //! [`connect_timeout`]: crate::Builder::connect_timeout
 //! [`exec_timeout`]: crate::Builder::exec_timeout
 

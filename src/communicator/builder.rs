@@ -30,12 +30,37 @@ pub struct Builder {
 
 impl Builder {
     /// How long ranks may take to find each other: 1 ms to a week. Wins over `HCCL_CONNECT_TIMEOUT`.
+    ///
+    /// ```
+    /// use hccl::Communicator;
+    /// use std::time::Duration;
+    /// let comm = Communicator::builder().connect_timeout(Duration::from_secs(30)).from_env()?;
+    /// assert_eq!(comm.size(), 1);
+    /// let refused = Communicator::builder().connect_timeout(Duration::ZERO).from_env().unwrap_err();
+    /// assert!(refused.to_string().contains("connect_timeout of 0 s"));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
     /// How long one call may take: 1 ms to a week. Wins over `HCCL_EXEC_TIMEOUT`.
+    ///
+    /// ```
+    /// use hccl::{Communicator, ErrorKind};
+    /// use std::{sync::Barrier, time::Duration};
+    /// let shown = Barrier::new(2);
+    /// let world = Communicator::builder().exec_timeout(Duration::from_millis(50));
+    /// let err = world
+    ///     .local(2, |comm| {
+    ///         let result = if comm.rank().index() == 0 { comm.barrier() } else { Ok(()) };
+    ///         shown.wait(); // until then rank 1 is alive, and late
+    ///         result
+    ///     })
+    ///     .unwrap_err();
+    /// assert!(matches!(err.kind(), ErrorKind::Timeout { late, .. } if *late == [1]), "{err}");
+    /// ```
     pub fn exec_timeout(mut self, timeout: Duration) -> Self {
         self.exec_timeout = Some(timeout);
         self
@@ -59,6 +84,14 @@ impl Builder {
     }
 
     /// As [`Communicator::from_env`]. On an NPU, `RANK_TABLE_FILE` and `RANK_ID` may describe the world too.
+    ///
+    /// ```
+    /// let comm = hccl::Communicator::builder().connect_timeout(std::time::Duration::from_secs(5)).from_env()?;
+    /// let mut x = [3.0f32];
+    /// comm.all_reduce(&mut x, hccl::Sum)?;
+    /// assert_eq!(x[0], 3.0 * comm.size() as f32);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Communicator::from_env`]; `InvalidArgument` and `Environment` for a deadline out of range; on an NPU
@@ -108,6 +141,13 @@ impl Builder {
 
     /// As [`Communicator::init_all`].
     ///
+    /// ```
+    /// let world = hccl::Communicator::builder().init_all(3)?;
+    /// let ranks: Vec<usize> = world.iter().map(|comm| comm.rank().index()).collect();
+    /// assert_eq!(ranks, [0, 1, 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Communicator::init_all`]; `InvalidArgument` and `Environment` for a deadline out of range.
     pub fn init_all(&self, n: usize) -> Result<Vec<Communicator>> {
@@ -122,6 +162,13 @@ impl Builder {
 
     /// As [`local`](crate::local()).
     ///
+    /// ```
+    /// let world = hccl::Communicator::builder().exec_timeout(std::time::Duration::from_secs(20));
+    /// let out = world.local(3, |comm| comm.all_gather_bytes(&[comm.rank().index() as u8; 2]))?;
+    /// assert_eq!(out[0], [[0; 2], [1; 2], [2; 2]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`local`](crate::local()); `InvalidArgument` and `Environment` for a deadline out of range.
     pub fn local<R: Send>(&self, n: usize, f: impl Fn(Communicator) -> Result<R> + Sync) -> Result<Vec<R>> {
@@ -129,6 +176,18 @@ impl Builder {
     }
 
     /// As [`try_local`](crate::try_local).
+    ///
+    /// ```
+    /// use hccl::{Communicator, launch::exit_code};
+    /// let world = Communicator::builder().exec_timeout(std::time::Duration::from_secs(20));
+    /// let err = world
+    ///     .try_local(2, |comm| match comm.rank().index() {
+    ///         0 => comm.barrier(),
+    ///         rank => Err(hccl::Error::rank_failed(rank, "no data")),
+    ///     })
+    ///     .unwrap_err();
+    /// assert_eq!((err.peer(), exit_code(&err)), (Some(1), 1));
+    /// ```
     ///
     /// # Errors
     /// Those of [`try_local`](crate::try_local); `InvalidArgument` and `Environment` for a deadline out of range.
@@ -141,6 +200,14 @@ impl Builder {
     }
 
     /// As [`local_results`](crate::local_results).
+    ///
+    /// ```
+    /// let world = hccl::Communicator::builder().exec_timeout(std::time::Duration::from_secs(20));
+    /// let results = world.local_results(2, |comm| comm.root(1 + comm.rank().index()).map(|root| root.index()))?;
+    /// assert_eq!(results[0].as_ref().ok(), Some(&1));
+    /// assert!(results[1].as_ref().is_err_and(|err| err.is_recoverable()));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// When the world cannot be made: those of [`Communicator::init_all`].
