@@ -446,7 +446,7 @@ fn ranks_join_by_name_again_and_again_and_say_what_is_wrong() {
         let error = Communicator::builder().join(name, rank, size).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::InvalidArgument { .. }), "{error}");
     }
-    let short = Communicator::builder().connect_timeout(std::time::Duration::from_millis(50));
+    let short = Communicator::builder().connect_timeout(Duration::from_millis(50));
     let error = short.join(&job, 0, 2).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Timeout { late, .. } if late == &[1]), "{error}");
 }
