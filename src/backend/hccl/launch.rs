@@ -113,7 +113,7 @@ impl Station {
             Kind::AllGatherV => table.HcclAllGatherV().is_ok() && self.chip.gathers_parts(),
             Kind::Reduce => table.HcclReduce().is_ok(),
             Kind::BatchSendRecv => table.HcclBatchSendRecv().is_ok(),
-            Kind::Barrier => table.HcclBarrier().is_ok(),
+            Kind::Barrier => table.HcclBarrier().is_ok() && self.chip.lacks(Kind::Broadcast).is_none(),
             Kind::AllToAll => table.HcclAlltoAll().is_ok(),
             _ => true,
         }
