@@ -102,7 +102,10 @@ pub(crate) enum Home {
     /// A [`DeviceBuffer`](crate::DeviceBuffer) of the shared heap: `offset` bytes into arena `arena` of this process.
     Heap { arena: u32, offset: u64 },
     /// Memory of this NPU: its address means nothing to the host.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "made where there is a backend for NPUs"))]
+    #[cfg_attr(
+        not(all(target_os = "linux", not(hccl_portable))),
+        allow(dead_code, reason = "made where there is a backend for NPUs")
+    )]
     Npu { device: u32 },
 }
 
@@ -224,7 +227,10 @@ pub(crate) enum Support {
     /// As a whole.
     Native,
     /// By a detour that costs time, not exactness.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "the CPU engine does everything natively"))]
+    #[cfg_attr(
+        not(all(target_os = "linux", not(hccl_portable))),
+        allow(dead_code, reason = "the CPU engine does everything natively")
+    )]
     Emulated,
     /// Not at all, for this reason.
     #[allow(dead_code, reason = "both engines do everything, if by a detour; the next may not")]

@@ -42,7 +42,10 @@ pub(crate) struct Options {
 
 /// Where deadlines come from.
 #[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "asked by the backend for NPUs"))]
+#[cfg_attr(
+    not(all(target_os = "linux", not(hccl_portable))),
+    allow(dead_code, reason = "asked by the backend for NPUs")
+)]
 pub(crate) struct Origin {
     /// `connect_timeout` was called.
     pub(crate) connect_given: bool,

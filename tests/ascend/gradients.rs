@@ -62,7 +62,7 @@ fn averaged(builder: Builder, ranks: usize) -> Vec<Vec<u32>> {
         let start =
             |(bucket, len): (usize, usize)| Ok(comm.all_reduce_async(comm.upload(&gradient(bucket, len, rank))?, Avg)?);
         let running = buckets(60_000).into_iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
-        let bits = |op: hccl::Pending<DeviceBuffer<f32>>| {
+        let bits = |op: Pending<DeviceBuffer<f32>>| {
             Ok(op.wait()?.to_vec()?.into_iter().map(f32::to_bits).collect::<Vec<u32>>())
         };
         running.into_iter().map(bits).collect::<Result<Vec<_>>>()
@@ -76,7 +76,7 @@ fn averaged(builder: Builder, ranks: usize) -> Vec<Vec<u32>> {
 fn buckets_of_a_resnet_have_the_bits_of_the_cpu_engine() {
     Case::new(module_path!(), "buckets_of_a_resnet_have_the_bits_of_the_cpu_engine").run(|| {
         for ranks in [2, 3] {
-            let cpu = averaged(hccl::Communicator::builder(), ranks);
+            let cpu = averaged(Communicator::builder(), ranks);
             assert_eq!(averaged(npus(200), ranks), cpu, "{ranks} ranks");
         }
     });
@@ -96,6 +96,6 @@ fn halves_have_the_bits_of_the_cpu_engine() {
                 Ok((sum.to_vec()?, average))
             })
         };
-        assert_eq!(reduced(npus(200)).unwrap(), reduced(hccl::Communicator::builder()).unwrap());
+        assert_eq!(reduced(npus(200)).unwrap(), reduced(Communicator::builder()).unwrap());
     });
 }

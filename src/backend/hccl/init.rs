@@ -88,9 +88,9 @@ pub(crate) fn threads(n: usize, first: u32, options: &Options) -> Result<Vec<Arc
         let ended = running.into_iter().map(|thread| thread.join());
         ended.map(|end| end.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed)))).collect()
     });
-    // The rank that failed first tells more than those that heard of it.
+    // A rank that failed itself tells more than those that heard of it.
     let mut errors: Vec<Error> = made.iter().filter_map(|made| made.as_ref().err().cloned()).collect();
-    errors.sort_by_key(Error::is_knock_on);
+    errors.sort_by_key(|error| (error.is_knock_on(), std::error::Error::source(error).is_none()));
     match errors.into_iter().next() {
         Some(error) => Err(error),
         None => made.into_iter().collect(),

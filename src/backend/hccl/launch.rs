@@ -113,7 +113,7 @@ impl Station {
             Kind::AllGatherV => table.HcclAllGatherV().is_ok() && self.chip.gathers_parts(),
             Kind::Reduce => table.HcclReduce().is_ok(),
             Kind::BatchSendRecv => table.HcclBatchSendRecv().is_ok(),
-            Kind::Barrier => table.HcclBarrier().is_ok(),
+            Kind::Barrier => table.HcclBarrier().is_ok() && self.chip.lacks(Kind::Broadcast).is_none(),
             Kind::AllToAll => table.HcclAlltoAll().is_ok(),
             _ => true,
         }
@@ -127,6 +127,8 @@ impl Station {
         if call.kind == Kind::Reduce && call.recv.bytes == 0 {
             // HCCL may use the receive buffer of every rank; this rank's own must stay as it is.
             recv = self.block(Keep::Scratch, call.send.bytes)?;
+        } else if call.recv.bytes == 0 {
+            recv = self.or_spare(&call.recv, 1)?;
         }
         let blocks = Blocks::of(&call.send_parts);
         let (counts, starts) = (address(&blocks.counts), address(&blocks.starts));

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 pub(super) const GRACE: Duration = Duration::from_millis(700);
 /// How long the part of a peer that was lost may still be on its way.
 const LINGER: Duration = Duration::from_millis(300);
+/// How long a collective may take on this rank after another has finished it and failed the group.
+const FINISHING: Duration = Duration::from_secs(2);
 /// Between two looks at the peers.
 const NAP: Duration = Duration::from_millis(5);
 /// Between two looks of the worker at whether it was given up.
@@ -412,6 +414,8 @@ pub(super) struct Watch<'a> {
     deadline: Duration,
     start: Instant,
     lost: Option<(Instant, Error)>,
+    /// Since when the group is known to have failed.
+    failed: Option<Instant>,
     /// Who else is needed.
     needs: Needs<'a>,
     /// Asked at every look: another reason to stop.
@@ -420,7 +424,15 @@ pub(super) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     pub(super) fn new(group: &'a Group, deadline: Duration) -> Watch<'a> {
-        Watch { group, deadline, start: Instant::now(), lost: None, needs: Needs::All, other: Box::new(|| None) }
+        Watch {
+            group,
+            deadline,
+            start: Instant::now(),
+            lost: None,
+            failed: None,
+            needs: Needs::All,
+            other: Box::new(|| None),
+        }
     }
 
     /// Waits for these ranks only.
@@ -440,8 +452,21 @@ impl<'a> Watch<'a> {
         self.start.elapsed()
     }
 
+    /// How long a group that has failed may still finish this call: a rank may fail it right after its own part of a
+    /// call that the others are about to finish, which is a success.
+    fn patience_after_failure(&self) -> Duration {
+        let mut others = (0..self.group.size).filter(|peer| *peer != self.group.rank);
+        match self.needs {
+            Needs::Place(place) if others.any(|peer| self.group.finished(peer) >= place) => FINISHING,
+            Needs::Ends(_) => LINGER,
+            _ => Duration::ZERO,
+        }
+    }
+
     fn look(&mut self, device: u32) -> Option<Error> {
-        if let Some(cause) = self.group.cause() {
+        if let Some(cause) = self.group.cause()
+            && self.failed.get_or_insert_with(Instant::now).elapsed() >= self.patience_after_failure()
+        {
             return Some(cause);
         }
         if let Some(error) = (self.other)() {
