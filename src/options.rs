@@ -132,6 +132,7 @@ mod tests {
         assert_eq!(resolve(None, &[("HCCL_TIMEOUT", "7")]).unwrap(), (7.0, 7.0));
         assert_eq!(resolve(None, &[("HCCL_TIMEOUT", "7"), ("HCCL_EXEC_TIMEOUT", " 0.5 ")]).unwrap(), (7.0, 0.5));
         assert_eq!(resolve(Some(2.0), &[("HCCL_CONNECT_TIMEOUT", "9")]).unwrap(), (2.0, 300.0));
+        assert_eq!(resolve(Some(2.0), &[("HCCL_CONNECT_TIMEOUT", "never")]).unwrap(), (2.0, 300.0), "not looked at");
     }
 
     #[test]

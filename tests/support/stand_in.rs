@@ -18,6 +18,22 @@ pub(crate) const OLD_NAMES: &[&str] = &["libascendcl.so", "libhccl.so"];
 /// File names as of CANN 8.5, without the older ones.
 pub(crate) const NEW_NAMES: &[&str] = &["libacl_rt.so", "libhcomm.so"];
 
+/// Functions that CANN 8.1 does not have yet.
+pub(crate) const AFTER_CANN_8_1: &[&str] = &[
+    "HcclAlltoAllVC",
+    "HcclCommGetHandleWithName",
+    "HcclCommGetStatus",
+    "HcclCommRegCommStateCallback",
+    "HcclCommSymWinDeregister",
+    "HcclCommSymWinGet",
+    "HcclCommSymWinRegister",
+    "HcclCommWorkingDevNicSet",
+    "HcclConfigGetInfo",
+    "HcclGroupEnd",
+    "HcclGroupStart",
+    "HcclGroupStatusGet",
+];
+
 /// An installed toolkit, as far as its libraries and version files go.
 pub(crate) struct StandIn(TempDir);
 

@@ -27,6 +27,8 @@ pub(crate) struct Comm {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     exec: Option<Duration>,
+    /// Set up to run on vector cores or not at all, which one rank cannot.
+    pub(crate) vector_only: bool,
     /// Bytes of the two buffers.
     buffers: u64,
     /// Sub-communicators are made of this one by host threads; they have none of their own.
@@ -62,12 +64,15 @@ pub(crate) struct Config {
     pub(crate) name: String,
     exec: Option<Duration>,
     buffer_mb: u64,
+    /// Operations run on vector cores or not at all.
+    vector_only: bool,
 }
 
 impl Config {
     pub(crate) fn new() -> Config {
         let settings = settings();
-        Config { name: String::new(), exec: settings.exec_timeout, buffer_mb: settings.buffer_mb }
+        let (exec, buffer_mb) = (settings.exec_timeout, settings.buffer_mb);
+        Config { name: String::new(), exec, buffer_mb, vector_only: false }
     }
 
     /// Reads an `HcclCommConfig`: the fields that both its version and this library's have.
@@ -98,8 +103,11 @@ impl Config {
             let name = bytes[32..160].split(|byte| *byte == 0).next().unwrap_or_default();
             config.name = String::from_utf8_lossy(name).into_owned();
         }
-        if version >= 5 && word(&bytes, 288) > 6 {
-            return Err(para("hcclOpExpansionMode is none of 0 to 6"));
+        if version >= 5 {
+            match word(&bytes, 288) {
+                mode @ 0..=6 => config.vector_only = mode == 4,
+                _ => return Err(para("hcclOpExpansionMode is none of 0 to 6")),
+            }
         }
         if version >= 8 {
             match word(&bytes, 316).cast_signed() {
@@ -142,6 +150,14 @@ struct Worlds {
     control: Communicator,
 }
 
+/// Variables that are not understood show when a communicator is built.
+fn check_environment() -> Result<()> {
+    match &settings().refused {
+        Some(why) => Err(Failure::new(hccl_code::PARA, format!("EI0001: {why}"))),
+        None => Ok(()),
+    }
+}
+
 /// The device of the calling thread.
 pub(crate) fn own_device() -> Result<i32> {
     device::current().map(|(_, context)| context.device).map_err(|failure| para(failure.text))
@@ -149,6 +165,7 @@ pub(crate) fn own_device() -> Result<i32> {
 
 /// Builds this rank's communicator of a world whose ranks all know `job`.
 pub(crate) fn join(job: &str, rank: u32, size: u32, config: &Config) -> Result<Handle> {
+    check_environment()?;
     let device = own_device()?;
     if size == 0 || rank >= size {
         return Err(para(format!("rank {rank} of {size} ranks")));
@@ -169,6 +186,7 @@ pub(crate) fn join(job: &str, rank: u32, size: u32, config: &Config) -> Result<H
 
 /// All ranks in this process, one a device.
 pub(crate) fn join_all(devices: &[i32]) -> Result<Vec<Handle>> {
+    check_environment()?;
     let config = Config::new();
     let connect = settings().connect_timeout.clamp(SHORTEST, FOR_EVER);
     let world =
@@ -197,6 +215,7 @@ fn register(device: i32, worlds: Worlds, config: &Config, default_name: String) 
         rank: data.rank().index() as u32,
         size: data.size() as u32,
         exec: config.exec,
+        vector_only: config.vector_only,
         buffers,
         base: Mutex::new(base),
         data: Mutex::new(Some(data)),

@@ -51,6 +51,10 @@ impl Call {
         if stream.device != comm.device {
             return Err(para(format!("{name}: the stream is of device {}, not {}", stream.device, comm.device)));
         }
+        if comm.vector_only && comm.size == 1 {
+            let text = format!("EI0003: {name}: one rank is not supported where only vector cores may be used");
+            return Err(Failure::new(hccl_code::NOT_SUPPORT, text));
+        }
         Ok(Call { name, comm, stream })
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) exec_timeout: Option<Duration>,
     /// MB of each of a communicator's two buffers.
     pub(crate) buffer_mb: u64,
+    /// The first variable of HCCL that is not understood.
+    pub(crate) refused: Option<String>,
 }
 
 pub(crate) fn settings() -> &'static Settings {
@@ -29,6 +31,9 @@ pub(crate) fn settings() -> &'static Settings {
         let text = |name: &str, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
         let number = |name: &str, default: u64| env::var(name).ok().and_then(|t| t.parse().ok()).unwrap_or(default);
         let soc = text("HCCL_STAND_IN_SOC", "Ascend910B3");
+        let (connect, exec, buffer) = (seconds("HCCL_CONNECT_TIMEOUT"), seconds("HCCL_EXEC_TIMEOUT"), megabytes());
+        let refused = [connect.as_ref().err(), exec.as_ref().err(), buffer.as_ref().err()];
+        let refused = refused.into_iter().flatten().next().cloned();
         let cann = text("HCCL_STAND_IN_CANN", "9.0.0");
         Settings {
             devices: number("HCCL_STAND_IN_DEVICES", 8) as u32,
@@ -38,9 +43,10 @@ pub(crate) fn settings() -> &'static Settings {
             cann,
             driver: text("HCCL_STAND_IN_DRIVER", "25.2.0"),
             memory: number("HCCL_STAND_IN_HBM_MB", 65_536) << 20,
-            connect_timeout: seconds("HCCL_CONNECT_TIMEOUT").unwrap_or(Duration::from_secs(120)),
-            exec_timeout: wait(seconds("HCCL_EXEC_TIMEOUT").unwrap_or(Duration::from_secs(1836))),
-            buffer_mb: number("HCCL_BUFFSIZE", 200),
+            refused,
+            connect_timeout: connect.ok().flatten().unwrap_or(Duration::from_secs(120)),
+            exec_timeout: wait(exec.ok().flatten().unwrap_or(Duration::from_secs(1836))),
+            buffer_mb: buffer.ok().flatten().unwrap_or(200),
         }
     })
 }
@@ -50,9 +56,16 @@ pub(crate) fn wait(timeout: Duration) -> Option<Duration> {
     (!timeout.is_zero()).then_some(timeout)
 }
 
-fn seconds(name: &str) -> Option<Duration> {
-    let seconds = env::var(name).ok()?.trim().parse::<f64>().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
+fn seconds(name: &str) -> Result<Option<Duration>, String> {
+    let Ok(text) = env::var(name) else { return Ok(None) };
+    let seconds = text.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map(Some).ok_or_else(|| format!("{name} is {text:?}, which is no number of seconds"))
+}
+
+fn megabytes() -> Result<Option<u64>, String> {
+    let Ok(text) = env::var("HCCL_BUFFSIZE") else { return Ok(None) };
+    let megabytes = text.trim().parse().ok().filter(|mb| *mb > 0);
+    megabytes.map(Some).ok_or_else(|| format!("HCCL_BUFFSIZE is {text:?}, which is no number of MB"))
 }
 
 impl Settings {

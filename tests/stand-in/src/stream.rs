@@ -146,7 +146,7 @@ impl Stream {
         self.state().stop_on_failure = stop;
     }
 
-    /// Drops the work that has not run and ends what runs.
+    /// Drops the work that has not run and ends what runs; when it returns, nothing of the stream runs any more.
     pub(crate) fn abort(&self, code: i32) {
         let mut state = self.state();
         state.aborted.get_or_insert(code);
@@ -158,6 +158,11 @@ impl Stream {
         }
         drop(dropped);
         self.changed.notify_all();
+        // Every task looks for an abort, so this is short; a copy of much memory runs to its end.
+        let mut state = self.state();
+        while state.running {
+            state = self.wait(state);
+        }
     }
 
     pub(crate) fn is_aborted(&self) -> bool {

@@ -346,6 +346,11 @@ fn sub_communicators_and_names() {
         config.set_comm_name("bench").unwrap();
         let rank = world.join(0, 0, 1, &info, Some(&config));
         assert_eq!(rank.comm.name().unwrap(), "bench");
+        let info = Comm::root_info(&world.context(0)).unwrap();
+        config.set_op_expansion_mode(4).unwrap();
+        let rank = world.join(0, 0, 1, &info, Some(&config));
+        let error = sum(&rank, &rank.upload(&[1f32])).unwrap_err();
+        assert!(error.is_hccl(HcclResult::E_NOT_SUPPORT), "{error}");
     });
 }
 
@@ -396,6 +401,33 @@ fn old_versions_know_less() {
             world.join(0, 0, 1, &info, Some(&config));
         });
     }
+}
+
+#[test]
+fn an_old_library_works_without_its_later_functions() {
+    let old = case(&[("HCCL_STAND_IN_CANN", "8.1.RC1")]).without(support::stand_in::AFTER_CANN_8_1);
+    old.run(|world| {
+        let missing: Vec<_> = world.libs.hccl.missing().map(|symbol| symbol.name).collect();
+        assert!(support::stand_in::AFTER_CANN_8_1.iter().all(|name| missing.contains(name)), "{missing:?}");
+        assert!(hccl::group_start(world.libs).unwrap_err().is_missing());
+        world.threads(2, |rank| {
+            let buf = rank.upload(&[rank.rank as f32; 3]);
+            sum(&rank, &buf).unwrap();
+            assert_eq!(rank.download::<f32>(&buf), [1.0; 3]);
+        });
+    });
+}
+
+#[test]
+fn variables_that_are_not_understood_are_named() {
+    case(&[("HCCL_EXEC_TIMEOUT", "soon")]).run(|world| {
+        let context = world.context(0);
+        let info = Comm::root_info(&context).unwrap();
+        let how = RootInfoComm { ranks: 1, rank: 0, info: &info, config: None };
+        let error = Comm::from_root_info(Stream::new(&context).unwrap(), how).unwrap_err();
+        assert!(error.is_hccl(HcclResult::E_PARA) && error.reports()[0].code == "EI0001", "{error}");
+        assert!(error.to_string().contains("HCCL_EXEC_TIMEOUT"), "{error}");
+    });
 }
 
 #[test]
