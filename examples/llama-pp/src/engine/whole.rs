@@ -1,0 +1,118 @@
+//! Each rank goes through all layers, with all heads or, tensor-parallel, with its share of them.
+//!
+//! ```text
+//! rank 0   step --+- q k v  attend  o --+--> sum --+- gate up  down --+--> sum --> ... --> logits 0..a --+--> token
+//! rank 1          +- q k v  attend  o --+--> sum --+- gate up  down --+--> sum --> ... --> logits a..b --+
+//! ```
+//!
+//! Two all-reduces a layer. The embedding is on every rank, the head is split by vocabulary, and rank 0 gathers the
+//! logits and chooses; the token reaches the others with the next step.
+
+use std::collections::VecDeque;
+
+use hccl::{Communicator, Sum};
+
+use super::{Choice, Engine, Part};
+use crate::failure::Result;
+use crate::job::Job;
+use crate::step::Step;
+
+/// See the module.
+pub(super) struct Whole<'a> {
+    part: &'a mut Part,
+    comm: &'a Communicator,
+    /// Most segments of a step.
+    segments: usize,
+    vocab: usize,
+    chosen: VecDeque<Vec<Choice>>,
+}
+
+impl<'a> Whole<'a> {
+    pub(super) fn new(part: &'a mut Part, comm: &'a Communicator, job: &Job) -> Self {
+        Whole { part, comm, segments: job.slots, vocab: job.config.vocab, chosen: VecDeque::new() }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.comm.size() == 1
+    }
+
+    /// Takes part in steps until there are no more.
+    pub(super) fn serve(&mut self) -> Result<()> {
+        loop {
+            let mut words = vec![0u64; Step::words(self.segments)];
+            self.comm.broadcast(&mut words, self.comm.root(0)?)?;
+            let step = Step::decode(&words);
+            if step.segments.is_empty() {
+                return Ok(());
+            }
+            let mut tokens = vec![0u32; step.rows()];
+            self.comm.broadcast(&mut tokens, self.comm.root(0)?)?;
+            self.pass(&step, &tokens)?;
+        }
+    }
+
+    /// All logits of the step, on rank 0; part of them elsewhere.
+    fn pass(&mut self, step: &Step, tokens: &[u32]) -> Result<Vec<f32>> {
+        let mut hidden = self.part.embed(tokens)?;
+        let comm = self.comm;
+        match self.is_alone() {
+            true => self.part.blocks(step, &mut hidden, &mut |_| Ok(()))?,
+            false => self.part.blocks(step, &mut hidden, &mut |part| Ok(comm.all_reduce(part, Sum)?))?,
+        }
+        let mine = self.part.logits(step, &hidden)?;
+        if self.is_alone() { Ok(mine) } else { self.gather(step, &mine) }
+    }
+
+    fn gather(&self, step: &Step, mine: &[f32]) -> Result<Vec<f32>> {
+        let rows = step.segments.iter().filter(|segment| segment.choose).count();
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        // The last ranks may have fewer tokens: all send as many.
+        let (ranks, width) = (self.comm.size(), self.vocab.div_ceil(self.comm.size()));
+        let mut padded = vec![f32::NEG_INFINITY; rows * width];
+        if self.part.width() > 0 {
+            for (row, logits) in padded.chunks_exact_mut(width).zip(mine.chunks_exact(self.part.width())) {
+                row[..logits.len()].copy_from_slice(logits);
+            }
+        }
+        let root = self.comm.root(0)?;
+        let mut all = vec![0f32; if self.comm.is_root(root) { ranks * rows * width } else { 0 }];
+        self.comm.gather(&padded, self.comm.is_root(root).then_some(&mut all), root)?;
+        let mut logits = Vec::with_capacity(rows * self.vocab);
+        for row in 0..if all.is_empty() { 0 } else { rows } {
+            let of_rank =
+                |rank: usize| &all[(rank * rows + row) * width..][..width.min(self.vocab.saturating_sub(rank * width))];
+            (0..ranks).for_each(|rank| logits.extend_from_slice(of_rank(rank)));
+        }
+        Ok(logits)
+    }
+}
+
+impl Engine for Whole<'_> {
+    fn groups(&self) -> usize {
+        1
+    }
+
+    fn submit(&mut self, step: Step, tokens: &[u32]) -> Result<()> {
+        if !self.is_alone() {
+            let root = self.comm.root(0)?;
+            self.comm.broadcast(&mut step.encode(self.segments), root)?;
+            self.comm.broadcast(&mut tokens.to_vec(), root)?;
+        }
+        let logits = self.pass(&step, tokens)?;
+        self.chosen.push_back(self.part.choose(&step, &logits)?);
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Vec<Choice>> {
+        Ok(self.chosen.pop_front().unwrap_or_default())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if !self.is_alone() {
+            self.comm.broadcast(&mut Step::default().encode(self.segments), self.comm.root(0)?)?;
+        }
+        Ok(())
+    }
+}
