@@ -67,75 +67,98 @@ pub(crate) fn run(
     listener: &mut dyn Listener,
 ) -> Result<()> {
     let groups = engine.groups().min(limits.slots);
-    let mut waiting = requests.iter().enumerate();
-    let mut slots: Vec<Option<Text>> = (0..limits.slots).map(|_| None).collect();
-    let mut under_way: Vec<Option<Step>> = vec![None; groups];
-    loop {
-        let mut idle = true;
+    let mut driver = Driver::new(requests, limits, groups, listener);
+    while !driver.is_done() {
         for group in 0..groups {
-            if let Some(step) = under_way[group].take() {
+            if driver.is_under_way(group) {
                 let choices = engine.collect()?;
-                apply(&step, &choices, &mut slots, limits, listener)?;
+                driver.apply(group, &choices)?;
             }
-            for slot in (group..limits.slots).step_by(groups).filter(|slot| slots[*slot].is_none()).collect::<Vec<_>>()
-            {
-                let Some((prompt, request)) = waiting.next() else { break };
-                listener.start(prompt, Instant::now())?;
-                let room = limits.context.min(request.tokens.len() + request.more);
-                slots[slot] = Some(Text { prompt, tokens: request.tokens.clone(), fed: 0, made: 0, room });
+            if let Some((step, tokens)) = driver.next(group)? {
+                engine.submit(step, &tokens)?;
             }
-            let (step, tokens) = next_step(&mut slots, group, groups);
-            if !step.segments.is_empty() {
-                engine.submit(step.clone(), &tokens)?;
-                under_way[group] = Some(step);
-                idle = false;
-            }
-        }
-        if idle && under_way.iter().all(Option::is_none) {
-            return Ok(());
-        }
-    }
-}
-
-/// What the texts of a group compute next: one token each, or a piece of their prompt.
-fn next_step(slots: &mut [Option<Text>], group: usize, groups: usize) -> (Step, Vec<u32>) {
-    let (mut step, mut tokens) = (Step::default(), Vec::new());
-    let mut pieces = PIECES;
-    for (slot, text) in slots.iter_mut().enumerate().skip(group).step_by(groups) {
-        let Some(text) = text else { continue };
-        let left = text.tokens.len() - text.fed;
-        let rows = if left == 1 { 1 } else { left.min(PIECE).min(pieces) };
-        if rows == 0 {
-            continue;
-        }
-        pieces -= if left == 1 { 0 } else { rows };
-        tokens.extend_from_slice(&text.tokens[text.fed..][..rows]);
-        let Text { prompt, fed: start, made, room, .. } = *text;
-        step.segments.push(Segment { slot, start, rows, room, prompt, made, choose: rows == left });
-        text.fed += rows;
-    }
-    (step, tokens)
-}
-
-fn apply(
-    step: &Step,
-    choices: &[Choice],
-    slots: &mut [Option<Text>],
-    limits: Limits<'_>,
-    listener: &mut dyn Listener,
-) -> Result<()> {
-    let now = Instant::now();
-    for (segment, choice) in step.segments.iter().filter(|segment| segment.choose).zip(choices) {
-        let Some(text) = &mut slots[segment.slot] else { continue };
-        text.tokens.push(choice.token);
-        text.made += 1;
-        let last = limits.stop.contains(&choice.token) || text.tokens.len() >= text.room;
-        listener.token(text.prompt, choice, last, now)?;
-        if last {
-            slots[segment.slot] = None;
         }
     }
     Ok(())
+}
+
+/// Which text is where, and what each group computes next. It waits for nothing: whoever moves steps asks it.
+struct Driver<'a> {
+    requests: std::iter::Enumerate<std::slice::Iter<'a, Request>>,
+    limits: Limits<'a>,
+    slots: Vec<Option<Text>>,
+    /// Of each group, what is being computed.
+    under_way: Vec<Option<Step>>,
+    listener: &'a mut dyn Listener,
+}
+
+impl<'a> Driver<'a> {
+    fn new(requests: &'a [Request], limits: Limits<'a>, groups: usize, listener: &'a mut dyn Listener) -> Self {
+        let slots = (0..limits.slots).map(|_| None).collect();
+        Driver { requests: requests.iter().enumerate(), limits, slots, under_way: vec![None; groups], listener }
+    }
+
+    fn is_under_way(&self, group: usize) -> bool {
+        self.under_way[group].is_some()
+    }
+
+    /// True when every text has ended.
+    fn is_done(&self) -> bool {
+        self.requests.len() == 0 && self.slots.iter().all(Option::is_none)
+    }
+
+    /// What the group computes next: one token of each of its texts, or a piece of their prompt. Texts that wait take
+    /// the group's free slots first.
+    fn next(&mut self, group: usize) -> Result<Option<(Step, Vec<u32>)>> {
+        let groups = self.under_way.len();
+        let (mut step, mut tokens) = (Step::default(), Vec::new());
+        let mut pieces = PIECES;
+        for slot in (group..self.limits.slots).step_by(groups) {
+            if self.slots[slot].is_none() {
+                self.slots[slot] = self.enter()?;
+            }
+            let Some(text) = &mut self.slots[slot] else { continue };
+            let left = text.tokens.len() - text.fed;
+            let rows = if left == 1 { 1 } else { left.min(PIECE).min(pieces) };
+            if rows == 0 {
+                continue;
+            }
+            pieces -= if left == 1 { 0 } else { rows };
+            tokens.extend_from_slice(&text.tokens[text.fed..][..rows]);
+            let Text { prompt, fed: start, made, room, .. } = *text;
+            step.segments.push(Segment { slot, start, rows, room, prompt, made, choose: rows == left });
+            text.fed += rows;
+        }
+        if step.segments.is_empty() {
+            return Ok(None);
+        }
+        self.under_way[group] = Some(step.clone());
+        Ok(Some((step, tokens)))
+    }
+
+    fn enter(&mut self) -> Result<Option<Text>> {
+        let Some((prompt, request)) = self.requests.next() else { return Ok(None) };
+        self.listener.start(prompt, Instant::now())?;
+        let room = self.limits.context.min(request.tokens.len() + request.more);
+        Ok(Some(Text { prompt, tokens: request.tokens.clone(), fed: 0, made: 0, room }))
+    }
+
+    /// Takes what was chosen in the step of this group that was under way.
+    fn apply(&mut self, group: usize, choices: &[Choice]) -> Result<()> {
+        let now = Instant::now();
+        let step = self.under_way[group].take().unwrap_or_default();
+        for (segment, choice) in step.segments.iter().filter(|segment| segment.choose).zip(choices) {
+            let Some(text) = &mut self.slots[segment.slot] else { continue };
+            text.tokens.push(choice.token);
+            text.made += 1;
+            let last = self.limits.stop.contains(&choice.token) || text.tokens.len() >= text.room;
+            self.listener.token(text.prompt, choice, last, now)?;
+            if last {
+                self.slots[segment.slot] = None;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

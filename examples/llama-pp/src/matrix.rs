@@ -27,14 +27,6 @@ pub(crate) enum Dtype {
 }
 
 impl Dtype {
-    /// Bytes of an element.
-    pub(crate) fn size(self) -> usize {
-        match self {
-            Dtype::F32 => 4,
-            Dtype::Bf16 | Dtype::F16 => 2,
-        }
-    }
-
     /// As flags name it.
     pub(crate) fn name(self) -> &'static str {
         match self {

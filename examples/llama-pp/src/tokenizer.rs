@@ -150,7 +150,7 @@ impl Chat {
         environment.add_template("chat", &self.template)?;
         let messages = [context! { role => "user", content => message }];
         environment.get_template("chat")?.render(context! {
-            messages, add_generation_prompt => true, bos_token => self.bos, eos_token => self.eos,
+            messages, add_generation_prompt => true, bos_token => &self.bos, eos_token => &self.eos,
         })
     }
 }
