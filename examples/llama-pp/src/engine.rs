@@ -115,10 +115,13 @@ impl Part {
         self.blocks.forward(step, hidden, &mut self.pool, sum)
     }
 
-    /// This rank's logits of the rows after which a token is chosen.
-    pub(crate) fn logits(&mut self, step: &Step, hidden: &[f32]) -> Result<Vec<f32>> {
+    /// Writes this rank's logits of the rows after which a token is chosen.
+    pub(crate) fn logits(&mut self, step: &Step, hidden: &[f32], logits: &mut Vec<f32>) -> Result<()> {
         match &self.head {
-            Some(head) => Ok(head.forward(step, hidden, &mut self.pool)),
+            Some(head) => {
+                head.forward(step, hidden, &mut self.pool, logits);
+                Ok(())
+            }
             None => Err(self.failed("has no head")),
         }
     }

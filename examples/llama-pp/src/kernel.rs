@@ -15,6 +15,8 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use std::sync::OnceLock;
+
 use half::{bf16, f16};
 
 /// Vectors that one pass over rows takes.
@@ -86,7 +88,8 @@ pub(crate) enum Isa {
 impl Isa {
     /// The best there is.
     pub(crate) fn best() -> Isa {
-        Isa::all()[0]
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Isa::all()[0])
     }
 
     /// All there are, the best first.

@@ -114,16 +114,24 @@ impl Matrix {
     /// For each of `batch` vectors in `x`, its products with the rows `rows`: `y[vector * rows.len() + row]`.
     pub(crate) fn product(&self, rows: Range<usize>, x: &[f32], batch: usize, y: &mut Vec<f32>, pool: &mut Pool) {
         debug_assert_eq!(x.len(), batch * self.cols);
-        y.clear();
         y.resize(rows.len() * batch, 0.0);
+        if batch == 1 || rows.len() == 1 {
+            return self.product_by_rows(rows, x, batch, y, pool);
+        }
+        let mut by_rows = std::mem::take(&mut pool.scratch);
+        by_rows.resize(y.len(), 0.0);
+        self.product_by_rows(rows.clone(), x, batch, &mut by_rows, pool);
+        transpose(&by_rows, rows.len(), batch, y);
+        pool.scratch = by_rows;
+    }
+
+    /// `y[row * batch + vector]`.
+    fn product_by_rows(&self, rows: Range<usize>, x: &[f32], batch: usize, y: &mut [f32], pool: &mut Pool) {
         let at = rows.start * self.cols..rows.end * self.cols;
         match &self.data {
             Data::F32(data) => product(&data[at], self.cols, x, batch, y, pool),
             Data::Bf16(data) => product(&data[at], self.cols, x, batch, y, pool),
             Data::F16(data) => product(&data[at], self.cols, x, batch, y, pool),
-        }
-        if batch > 1 && rows.len() > 1 {
-            transpose(y, rows.len(), batch);
         }
     }
 }
@@ -168,18 +176,16 @@ fn product<W: Weight>(weights: &[W], cols: usize, x: &[f32], batch: usize, y: &m
 }
 
 /// `rows` x `batch` to `batch` x `rows`.
-fn transpose(y: &mut Vec<f32>, rows: usize, batch: usize) {
+fn transpose(by_rows: &[f32], rows: usize, batch: usize, y: &mut [f32]) {
     const BLOCK: usize = 16;
-    let mut turned = vec![0f32; y.len()];
     for first in (0..rows).step_by(BLOCK) {
         let block = BLOCK.min(rows - first);
         for vector in 0..batch {
-            for (row, out) in turned[vector * rows + first..][..block].iter_mut().enumerate() {
-                *out = y[(first + row) * batch + vector];
+            for (row, out) in y[vector * rows + first..][..block].iter_mut().enumerate() {
+                *out = by_rows[(first + row) * batch + vector];
             }
         }
     }
-    *y = turned;
 }
 
 #[cfg(test)]

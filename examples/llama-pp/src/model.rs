@@ -249,8 +249,8 @@ impl Head {
         Ok(Head { norm, table, rows, eps: config.eps })
     }
 
-    /// Logits after the last row of each segment that asks for a choice, one after the other.
-    pub(crate) fn forward(&self, step: &Step, hidden: &[f32], pool: &mut Pool) -> Vec<f32> {
+    /// Writes the logits after the last row of each segment that asks for a choice, one after the other.
+    pub(crate) fn forward(&self, step: &Step, hidden: &[f32], pool: &mut Pool, logits: &mut Vec<f32>) {
         let width = self.table.cols();
         let mut last = Vec::new();
         let mut row = 0;
@@ -260,12 +260,12 @@ impl Head {
                 last.extend_from_slice(&hidden[(row - 1) * width..row * width]);
             }
         }
-        let (mut normed, mut logits) = (Vec::new(), Vec::new());
+        let mut normed = Vec::new();
         rms_norm(&last, &self.norm, self.eps, &mut normed);
-        if !last.is_empty() {
-            self.table.product(self.rows.clone(), &normed, last.len() / width, &mut logits, pool);
+        match last.len() / width {
+            0 => logits.clear(),
+            rows => self.table.product(self.rows.clone(), &normed, rows, logits, pool),
         }
-        logits
     }
 
     /// How many logits of each row this share has.

@@ -19,6 +19,8 @@ type Task<'a> = dyn Fn(usize) + Sync + 'a;
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
+    /// Memory that tasks of the owner use again and again.
+    pub(crate) scratch: Vec<f32>,
 }
 
 struct Shared {
@@ -57,7 +59,7 @@ impl Pool {
             quit: AtomicBool::new(false),
             spins: if threads <= cores { SPINS } else { 0 },
         });
-        let mut pool = Pool { shared, helpers: Vec::new() };
+        let mut pool = Pool { shared, helpers: Vec::new(), scratch: Vec::new() };
         for number in 1..threads {
             let shared = Arc::clone(&pool.shared);
             pool.helpers.push(thread::Builder::new().name(format!("compute {number}")).spawn(move || help(&shared))?);

@@ -152,7 +152,7 @@ impl Engine for First<'_> {
 /// Those of this rank's stage and of the other ranks.
 pub(crate) fn serve(part: &mut Part, comm: &Communicator, job: &Job) -> Result<()> {
     let link = Link::new(comm, job);
-    let mut hidden = Vec::new();
+    let (mut hidden, mut logits) = (Vec::new(), Vec::new());
     loop {
         let step = link.receive(&mut hidden)?;
         match (step.segments.is_empty(), link.is_last()) {
@@ -161,7 +161,7 @@ pub(crate) fn serve(part: &mut Part, comm: &Communicator, job: &Job) -> Result<(
             (false, last) => {
                 part.blocks(&step, &mut hidden, &mut |_| Ok(()))?;
                 if last {
-                    let logits = part.logits(&step, &hidden)?;
+                    part.logits(&step, &hidden, &mut logits)?;
                     link.send_home(&part.choose(&step, &logits)?)?;
                 } else {
                     link.send_on(&step, &hidden)?;

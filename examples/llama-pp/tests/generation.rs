@@ -35,7 +35,7 @@ fn asking<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 fn assert_as_candle(model: &str, weights: &Weights, tied: bool, modes: &[&[&str]]) {
     let reference = Reference::new(weights, tied);
     for mode in modes {
-        let all = lines(&asking(model, &[mode, &["--logits=301"][..]].concat()));
+        let all = lines(&asking(model, &[*mode, &["--logits=301"]].concat()));
         assert_eq!(all.len(), PROMPTS.len());
         for (line, prompt) in all.iter().zip(PROMPTS) {
             assert_eq!(line.prompt, prompt);
@@ -102,7 +102,7 @@ fn slots_and_refill_change_no_text() {
     prompts.push("long ".repeat(40));
     fs::write(&file, prompts.join("\n") + "\n\n").unwrap();
     let flags = |more: &[&'static str]| -> Vec<Line> {
-        lines(&[&["--model", &model, "--prompts", &file, "--max-new-tokens=20"], more].concat())
+        lines(&[&["--model", &model, "--prompts", &file, "--max-new-tokens=20"][..], more].concat())
     };
     let one_by_one = flags(&["--slots=1"]);
     assert_eq!(
@@ -131,7 +131,7 @@ fn random_choices_are_the_same_on_all_ranks_and_follow_the_seed() {
     let model = path(dir.path(), "");
     let draw = |more: &[&str]| {
         let random = ["--temperature=1.3", "--top-k=40", "--top-p=0.95"];
-        tokens(&lines(&asking(&model, &[&random, more].concat())))
+        tokens(&lines(&asking(&model, &[&random[..], more].concat())))
     };
     let one = draw(&["--seed=7"]);
     assert_eq!(draw(&["--seed=7", "--ranks=3", "--slots=6"]), one);
@@ -273,7 +273,7 @@ fn damaged_gguf_files_are_refused() {
     let name = file.to_str().unwrap();
     let refused = |content: &[u8], parts: &[&str]| {
         fs::write(&file, content).unwrap();
-        run(&["--model", name, "--prompt=a", "--ranks=2"]).refused(&[&[name], parts].concat());
+        run(&["--model", name, "--prompt=a", "--ranks=2"]).refused(&[&[name][..], parts].concat());
     };
     refused(&whole[..whole.len() - 40_000], &["truncated"]);
     refused(&whole[..3000], &["truncated"]);

@@ -24,12 +24,21 @@ pub(super) struct Whole<'a> {
     /// Most segments of a step.
     segments: usize,
     vocab: usize,
+    /// Of this rank, and of all.
+    logits: (Vec<f32>, Vec<f32>),
     chosen: VecDeque<Vec<Choice>>,
 }
 
 impl<'a> Whole<'a> {
     pub(super) fn new(part: &'a mut Part, comm: &'a Communicator, job: &Job) -> Self {
-        Whole { part, comm, segments: job.slots, vocab: job.config.vocab, chosen: VecDeque::new() }
+        Whole {
+            part,
+            comm,
+            segments: job.slots,
+            vocab: job.config.vocab,
+            logits: Default::default(),
+            chosen: VecDeque::new(),
+        }
     }
 
     fn is_alone(&self) -> bool {
@@ -51,22 +60,24 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// All logits of the step, on rank 0; part of them elsewhere.
-    fn pass(&mut self, step: &Step, tokens: &[u32]) -> Result<Vec<f32>> {
+    /// Computes all logits of the step, on rank 0; part of them elsewhere.
+    fn pass(&mut self, step: &Step, tokens: &[u32]) -> Result<()> {
         let mut hidden = self.part.embed(tokens)?;
         let comm = self.comm;
         match self.is_alone() {
             true => self.part.blocks(step, &mut hidden, &mut |_| Ok(()))?,
             false => self.part.blocks(step, &mut hidden, &mut |part| Ok(comm.all_reduce(part, Sum)?))?,
         }
-        let mine = self.part.logits(step, &hidden)?;
-        if self.is_alone() { Ok(mine) } else { self.gather(step, &mine) }
+        self.part.logits(step, &hidden, &mut self.logits.0)?;
+        if self.is_alone() { Ok(()) } else { self.gather(step) }
     }
 
-    fn gather(&self, step: &Step, mine: &[f32]) -> Result<Vec<f32>> {
+    fn gather(&mut self, step: &Step) -> Result<()> {
         let rows = step.segments.iter().filter(|segment| segment.choose).count();
+        let (mine, logits) = (&self.logits.0, &mut self.logits.1);
+        logits.clear();
         if rows == 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         // The last ranks may have fewer tokens: all send as many.
         let (ranks, width) = (self.comm.size(), self.vocab.div_ceil(self.comm.size()));
@@ -79,13 +90,13 @@ impl<'a> Whole<'a> {
         let root = self.comm.root(0)?;
         let mut all = vec![0f32; if self.comm.is_root(root) { ranks * rows * width } else { 0 }];
         self.comm.gather(&padded, self.comm.is_root(root).then_some(&mut all), root)?;
-        let mut logits = Vec::with_capacity(rows * self.vocab);
+        logits.reserve(if all.is_empty() { 0 } else { rows * self.vocab });
         for row in 0..if all.is_empty() { 0 } else { rows } {
             let of_rank =
                 |rank: usize| &all[(rank * rows + row) * width..][..width.min(self.vocab.saturating_sub(rank * width))];
             (0..ranks).for_each(|rank| logits.extend_from_slice(of_rank(rank)));
         }
-        Ok(logits)
+        Ok(())
     }
 }
 
@@ -100,8 +111,9 @@ impl Engine for Whole<'_> {
             self.comm.broadcast(&mut step.encode(self.segments), root)?;
             self.comm.broadcast(&mut tokens.to_vec(), root)?;
         }
-        let logits = self.pass(&step, tokens)?;
-        self.chosen.push_back(self.part.choose(&step, &logits)?);
+        self.pass(&step, tokens)?;
+        let logits = if self.is_alone() { &self.logits.0 } else { &self.logits.1 };
+        self.chosen.push_back(self.part.choose(&step, logits)?);
         Ok(())
     }
 

@@ -126,3 +126,52 @@ fn strings<'a>(content: &'a Content, key: &str) -> Result<Vec<&'a str>, String> 
     let texts = array(content, key)?.iter().map(|value| value.to_string().map(String::as_str));
     texts.collect::<Result<_, _>>().map_err(|_| format!("metadata {key} holds what is no text"))
 }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::quantized::gguf_file::VersionedMagic;
+
+    fn content(metadata: Vec<(&str, Value)>) -> Content {
+        Content {
+            magic: VersionedMagic::GgufV3,
+            metadata: metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            tensor_infos: HashMap::new(),
+            tensor_data_offset: 0,
+        }
+    }
+
+    fn texts(texts: &[&str]) -> Value {
+        Value::Array(texts.iter().map(|text| Value::String((*text).into())).collect())
+    }
+
+    #[test]
+    fn sentence_piece_merges_by_score_and_falls_back_to_bytes() {
+        let tokens = ["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "▁", "a", "b", "c", "ab", "bc", "▁a", "▁ab"];
+        let scores = [0.0, 0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -9.0, -3.0, -1.0, -2.0, -4.0];
+        let llama = content(vec![
+            ("tokenizer.ggml.model", Value::String("llama".into())),
+            ("tokenizer.ggml.tokens", texts(&tokens)),
+            ("tokenizer.ggml.scores", Value::Array(scores.map(Value::F32).to_vec())),
+            ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+            ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+        ]);
+        let tokenizer = tokenizer(&llama).unwrap();
+        let ids = |text: &str, special: bool| tokenizer.encode(text, special).unwrap().get_ids().to_vec();
+        assert_eq!(ids("abc", true), [1, 11, 10]); // "bc" scores more than "ab", then "▁a"
+        assert_eq!(ids("ab ab", false), [12, 12]);
+        assert_eq!(ids("é", false), [5, 3, 4]);
+        assert_eq!(tokenizer.decode(&[1, 11, 10, 12, 5, 3, 4, 2], true).unwrap(), "abc ab é");
+        assert_eq!(token(&llama, "tokenizer.ggml.eos_token_id").as_deref(), Some("</s>"));
+    }
+
+    #[test]
+    fn tokenizers_that_are_not_known_are_named() {
+        let refused = |metadata: Vec<(&str, Value)>| tokenizer(&content(metadata)).unwrap_err();
+        assert!(refused(vec![]).contains("the tokenizer is missing"));
+        let text = |text: &str| Value::String(text.into());
+        assert!(refused(vec![("tokenizer.ggml.model", text("bert"))]).contains("\"bert\""));
+        let words = vec![("tokenizer.ggml.model", text("gpt2")), ("tokenizer.ggml.pre", text("odd"))];
+        assert!(refused(words).contains("\"odd\""));
+        assert!(refused(vec![("tokenizer.ggml.model", text("llama"))]).contains("tokenizer.ggml.tokens"));
+    }
+}

@@ -168,7 +168,7 @@ fn metadata() -> Vec<(&'static str, Value)> {
         ("tokenizer.ggml.pre", Value::String("smollm".into())),
         ("tokenizer.ggml.tokens", texts(vocabulary())),
         ("tokenizer.ggml.token_type", Value::Array(kinds)),
-        ("tokenizer.ggml.merges", texts(vec!["a b".into()])),
+        ("tokenizer.ggml.merges", texts(vec![])),
         ("tokenizer.ggml.bos_token_id", number(0)),
         ("tokenizer.ggml.eos_token_id", number(1)),
     ]
