@@ -215,6 +215,12 @@ impl Error {
         self
     }
 
+    /// Adds the error underneath, of any type.
+    pub(crate) fn boxed_source(mut self, source: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        self.0.source = Some(Arc::from(source));
+        self
+    }
+
     /// A refusal of the operating system.
     pub(crate) fn resource(what: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Error::new(ErrorKind::Resource { what: what.into() }).source(source)
@@ -347,6 +353,12 @@ impl fmt::Display for Error {
             Some(hint) => write!(f, " (hint: {hint})"),
             None => Ok(()),
         }
+    }
+}
+
+impl From<hccl_plan::PlanError> for Error {
+    fn from(error: hccl_plan::PlanError) -> Self {
+        Error::invalid("the pipeline cannot be planned").source(error)
     }
 }
 

@@ -176,7 +176,7 @@ fn is_knock_on(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "with a value that is no text".to_owned())

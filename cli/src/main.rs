@@ -1,6 +1,8 @@
 //! The `hccl` command: `hccl run -n 4 -- program args` starts the ranks of one host.
 
 #[cfg(target_os = "linux")]
+mod bench_pipeline;
+#[cfg(target_os = "linux")]
 mod run;
 
 #[cfg(target_os = "linux")]
@@ -8,6 +10,7 @@ fn main() -> std::process::ExitCode {
     use clap::Parser;
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Bench { what: Bench::Pipeline(args) } => bench_pipeline::run(args),
     }
 }
 
@@ -23,6 +26,17 @@ struct Cli {
 #[derive(clap::Subcommand)]
 enum Command {
     Run(run::Run),
+    /// Measures.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[cfg(target_os = "linux")]
+#[derive(clap::Subcommand)]
+enum Bench {
+    Pipeline(bench_pipeline::Bench),
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -104,6 +104,7 @@ fn a_rank_killed_between_welcome_and_go_is_named_at_once() {
             let maps = std::fs::read_to_string(format!("/proc/{}/maps", crowd.pid(1))).unwrap();
             maps.contains("memfd:hccl-group")
         });
+        std::thread::sleep(Duration::from_millis(50)); // rank 1 says that it is ready
         let killed = crowd.kill(victim);
         let survivors: Vec<usize> = [0, 1].into_iter().filter(|rank| *rank != victim).collect();
         expect_named(&crowd, &survivors, victim, killed);

@@ -223,7 +223,7 @@ impl Crowd {
     pub(crate) fn wait_for_timeout(&self, rank: usize, late: usize) -> Said {
         let said = self.wait_for(rank, "error late [");
         let names = said.text["error late [".len()..].split(']').next().unwrap();
-        assert!(names.split(", ").any(|name| name == late.to_string()), "{}: {said:?}", self.case);
+        assert_eq!(names, late.to_string(), "{}: {said:?}", self.case);
         said
     }
 

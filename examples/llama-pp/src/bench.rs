@@ -10,9 +10,9 @@ use hccl::launch::Launch;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::{Args, Parallel};
-use crate::engine::{Choice, Engine};
+use crate::engine::{Choice, Ranks};
 use crate::failure::{Failure, Result};
-use crate::generate::{self, Limits, Listener, Request};
+use crate::generate::{Limits, Listener, Request};
 use crate::job::Job;
 use crate::matrix::Matrix;
 use crate::memory::{Held, megabytes};
@@ -91,8 +91,8 @@ fn flights(args: &Args, ranks: usize) -> Vec<usize> {
 /// The workloads, on rank 0.
 ///
 /// # Errors
-/// Those of the engine.
-pub(crate) fn measure(job: &Job, engine: &mut dyn Engine) -> Result<String> {
+/// Those of the ranks.
+pub(crate) fn measure(job: &Job, ranks: &mut dyn Ranks) -> Result<String> {
     let (vocab, context) = (job.config.vocab, job.config.context);
     let more = job.args.max_new_tokens as usize;
     let mut figures = Vec::new();
@@ -102,10 +102,10 @@ pub(crate) fn measure(job: &Job, engine: &mut dyn Engine) -> Result<String> {
         let request =
             |text: usize, more: usize| Request { tokens: (0..PROMPT).map(|place| token(text, place)).collect(), more };
         let warm: Vec<Request> = (0..flight).map(|text| request(text, 2)).collect();
-        generate::run(engine, &warm, limits, &mut Meter::default())?;
+        ranks.generate(&warm, limits, &mut Meter::default())?;
         let requests: Vec<Request> = (0..flight).map(|text| request(text, more)).collect();
         let mut meter = Meter::default();
-        generate::run(engine, &requests, limits, &mut meter)?;
+        ranks.generate(&requests, limits, &mut meter)?;
         figures.push(meter.figure(flight));
     }
     serde_json::to_string(&figures).map_err(|error| Failure::Output(error.into()))

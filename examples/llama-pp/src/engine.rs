@@ -1,7 +1,6 @@
-//! One rank's part of a model, and how the ranks compute a step together.
+//! One rank's part of a model, and how the ranks compute steps together.
 //!
-//! Rank 0 decides what is computed next and tells the others, who [`serve`]. It sees them as an
-//! [`Engine`]: steps go in, chosen tokens come out in the same order.
+//! Rank 0 decides what is computed next and tells the others, who [serve](Ranks::serve).
 
 mod whole;
 
@@ -9,12 +8,13 @@ use hccl::Communicator;
 
 use crate::cli::{Fail, Parallel};
 use crate::failure::{Failure, Result};
+use crate::generate::{Limits, Listener, Request};
 use crate::job::Job;
 use crate::model::{Blocks, Embed, Head, Share, SumOverRanks};
 use crate::pool::Pool;
-use crate::ring;
+use crate::ring::Ring;
 use crate::sample::{self, Sampler};
-use crate::step::Step;
+use crate::step::{Segment, Step};
 use whole::Whole;
 
 /// A token chosen after a segment.
@@ -26,28 +26,39 @@ pub(crate) struct Choice {
     pub(crate) best: Vec<(u32, f32)>,
 }
 
-/// All ranks, as rank 0 sees them.
-pub(crate) trait Engine {
-    /// Steps that should be under way at once.
-    fn groups(&self) -> usize;
+/// All ranks, as one of them sees them.
+pub(crate) trait Ranks {
+    /// Generates all texts. Rank 0 calls it, as often as it likes, while the others serve.
+    ///
+    /// # Errors
+    /// Those of this rank's stage, of the other ranks and of the listener.
+    fn generate(&mut self, requests: &[Request], limits: Limits<'_>, listener: &mut dyn Listener) -> Result<()>;
 
-    /// Starts a step; `tokens` are those of its rows. At most [`groups`](Engine::groups) steps are under way.
+    /// Rank 0 lets the other ranks go.
+    ///
+    /// # Errors
+    /// Those of the other ranks.
+    fn finish(&mut self) -> Result<()>;
+
+    /// What every other rank does, until rank 0 lets it go.
     ///
     /// # Errors
     /// Those of this rank's stage and of the other ranks.
-    fn submit(&mut self, step: Step, tokens: &[u32]) -> Result<()>;
+    fn serve(&mut self) -> Result<()>;
 
-    /// What was chosen in the oldest step that was not collected: one choice for each segment that asked for one.
-    ///
-    /// # Errors
-    /// As [`submit`](Engine::submit).
-    fn collect(&mut self) -> Result<Vec<Choice>>;
+    /// Bytes of weights that this rank holds.
+    fn bytes(&self) -> usize;
+}
 
-    /// Lets the other ranks go. All steps are collected.
-    ///
-    /// # Errors
-    /// As [`submit`](Engine::submit).
-    fn finish(&mut self) -> Result<()>;
+/// Reads this rank's part of the model and joins the other ranks. Collective.
+///
+/// # Errors
+/// Those of the weights and of the other ranks.
+pub(crate) fn join<'a>(job: &'a Job, comm: &'a Communicator) -> Result<Box<dyn Ranks + 'a>> {
+    match job.parallel {
+        Parallel::Pp if job.world > 1 => Ok(Box::new(Ring::join(job, comm)?)),
+        _ => Ok(Box::new(Whole::new(Part::load(job, comm.rank().index())?, comm, job))),
+    }
 }
 
 /// The stages that one rank has.
@@ -96,10 +107,13 @@ impl Part {
         Ok(Part { rank, embed, blocks, head, pool, chooser: job.chooser(), first, last, steps: 0, fail: job.args.fail })
     }
 
-    /// The vectors of the first layer.
-    pub(crate) fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+    /// Adds the vectors of these tokens to the end of `hidden`.
+    pub(crate) fn embed(&self, tokens: &[u32], hidden: &mut Vec<f32>) -> Result<()> {
         match &self.embed {
-            Some(embed) => Ok(embed.forward(tokens)),
+            Some(embed) => {
+                embed.forward(tokens, hidden);
+                Ok(())
+            }
             None => Err(self.failed("has no embedding")),
         }
     }
@@ -154,37 +168,14 @@ impl Chooser {
         Chooser { sampler, vocab, logits: logits.min(vocab) }
     }
 
-    /// How many logits to tell of after a segment with so many generated tokens.
-    pub(crate) fn told(&self, made: usize) -> usize {
-        if made == 0 { self.logits } else { 0 }
-    }
-
     fn choose(&self, step: &Step, logits: &[f32]) -> Result<Vec<Choice>> {
         let asked = step.segments.iter().filter(|segment| segment.choose);
-        let choice = |(segment, logits): (&crate::step::Segment, &[f32])| {
+        let choice = |(segment, logits): (&Segment, &[f32])| {
             let failed = Failure::NotFinite { prompt: segment.prompt, token: segment.made };
             let token = self.sampler.choose(logits, segment.prompt, segment.made).ok_or(failed)?;
-            Ok(Choice { token, best: sample::best(logits, self.told(segment.made)) })
+            let told = if segment.made == 0 { self.logits } else { 0 };
+            Ok(Choice { token, best: if told > 0 { sample::best(logits, told) } else { Vec::new() } })
         };
         asked.zip(logits.chunks_exact(self.vocab)).map(choice).collect()
-    }
-}
-
-/// Rank 0's engine for this job.
-pub(crate) fn engine<'a>(job: &Job, part: &'a mut Part, comm: &'a Communicator) -> Box<dyn Engine + 'a> {
-    match job.parallel {
-        Parallel::Pp if job.world > 1 => Box::new(ring::First::new(part, comm, job)),
-        _ => Box::new(Whole::new(part, comm, job)),
-    }
-}
-
-/// What every other rank does, until rank 0 lets it go.
-///
-/// # Errors
-/// Those of this rank's stage and of the other ranks.
-pub(crate) fn serve(job: &Job, part: &mut Part, comm: &Communicator) -> Result<()> {
-    match job.parallel {
-        Parallel::Pp => ring::serve(part, comm, job),
-        Parallel::Tp | Parallel::None => Whole::new(part, comm, job).serve(),
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hccl::ErrorKind;
+
 /// `Result` with [`Failure`].
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -74,7 +76,12 @@ impl Failure {
     /// What rank `rank` says and its exit code. Of an error that all ranks meet alike rank 0 tells, once.
     pub(crate) fn verdict(&self, rank: usize) -> (Option<String>, u8) {
         let everywhere = matches!(self, Failure::Usage(_) | Failure::Model { .. } | Failure::Fetch(_));
-        if rank > 0 && everywhere {
+        // A pipeline brings a stage's error to every rank.
+        let elsewhere = match self {
+            Failure::Hccl(error) => matches!(error.kind(), ErrorKind::Rank { rank: failed, .. } if *failed != rank),
+            _ => false,
+        };
+        if rank > 0 && everywhere || elsewhere {
             return (None, KNOCK_ON);
         }
         (Some(self.to_string()), self.code())
@@ -90,6 +97,9 @@ mod tests {
         let all = Failure::Usage("--ranks 9".into());
         assert_eq!(all.verdict(1), (None, KNOCK_ON));
         assert_eq!(all.verdict(0), (Some("--ranks 9".into()), USAGE));
+        let of_1 = Failure::from(hccl::Error::rank_failed(1, "no"));
+        assert_eq!(of_1.verdict(0), (None, KNOCK_ON));
+        assert_eq!(of_1.verdict(1).1, 1);
         let one = Failure::Stage { rank: 2, first: 4, last: 7, problem: "no".into() };
         assert_eq!(one.verdict(2), (Some("rank 2, layers 4 to 7: no".into()), 1));
     }

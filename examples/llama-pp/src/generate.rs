@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use crate::engine::{Choice, Engine};
+use crate::engine::Choice;
 use crate::failure::Result;
 use crate::step::{Segment, Step};
 
@@ -56,34 +56,8 @@ struct Text {
     room: usize,
 }
 
-/// Generates all texts.
-///
-/// # Errors
-/// Those of the engine and of the listener.
-pub(crate) fn run(
-    engine: &mut dyn Engine,
-    requests: &[Request],
-    limits: Limits<'_>,
-    listener: &mut dyn Listener,
-) -> Result<()> {
-    let groups = engine.groups().min(limits.slots);
-    let mut driver = Driver::new(requests, limits, groups, listener);
-    while !driver.is_done() {
-        for group in 0..groups {
-            if driver.is_under_way(group) {
-                let choices = engine.collect()?;
-                driver.apply(group, &choices)?;
-            }
-            if let Some((step, tokens)) = driver.next(group)? {
-                engine.submit(step, &tokens)?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Which text is where, and what each group computes next. It waits for nothing: whoever moves steps asks it.
-struct Driver<'a> {
+pub(crate) struct Driver<'a> {
     requests: std::iter::Enumerate<std::slice::Iter<'a, Request>>,
     limits: Limits<'a>,
     slots: Vec<Option<Text>>,
@@ -93,23 +67,28 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn new(requests: &'a [Request], limits: Limits<'a>, groups: usize, listener: &'a mut dyn Listener) -> Self {
+    /// All texts are to be generated, by so many groups of slots.
+    pub(crate) fn new(
+        requests: &'a [Request],
+        limits: Limits<'a>,
+        groups: usize,
+        listener: &'a mut dyn Listener,
+    ) -> Self {
         let slots = (0..limits.slots).map(|_| None).collect();
         Driver { requests: requests.iter().enumerate(), limits, slots, under_way: vec![None; groups], listener }
     }
 
-    fn is_under_way(&self, group: usize) -> bool {
-        self.under_way[group].is_some()
-    }
-
     /// True when every text has ended.
-    fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.requests.len() == 0 && self.slots.iter().all(Option::is_none)
     }
 
     /// What the group computes next: one token of each of its texts, or a piece of their prompt. Texts that wait take
     /// the group's free slots first.
-    fn next(&mut self, group: usize) -> Result<Option<(Step, Vec<u32>)>> {
+    ///
+    /// # Errors
+    /// Those of the listener.
+    pub(crate) fn next(&mut self, group: usize) -> Result<Option<(Step, Vec<u32>)>> {
         let groups = self.under_way.len();
         let (mut step, mut tokens) = (Step::default(), Vec::new());
         let mut pieces = PIECES;
@@ -144,7 +123,10 @@ impl<'a> Driver<'a> {
     }
 
     /// Takes what was chosen in the step of this group that was under way.
-    fn apply(&mut self, group: usize, choices: &[Choice]) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of the listener.
+    pub(crate) fn apply(&mut self, group: usize, choices: &[Choice]) -> Result<()> {
         let now = Instant::now();
         let step = self.under_way[group].take().unwrap_or_default();
         for (segment, choice) in step.segments.iter().filter(|segment| segment.choose).zip(choices) {
@@ -164,48 +146,43 @@ impl<'a> Driver<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::VecDeque;
-
     /// Chooses the sum of all tokens of a text, modulo 100, and checks what it is given.
-    struct Adder {
-        groups: usize,
-        texts: Vec<Vec<u32>>,
-        results: VecDeque<Vec<Choice>>,
-        widest: usize,
+    fn sums(texts: &mut [Vec<u32>], step: &Step, mut tokens: &[u32]) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for s in &step.segments {
+            let text = &mut texts[s.slot];
+            if s.start == 0 {
+                text.clear();
+            }
+            assert_eq!(text.len(), s.start);
+            text.extend(tokens.split_off(..s.rows).unwrap());
+            assert!(text.len() <= s.room);
+            if s.choose {
+                choices.push(Choice { token: text.iter().sum::<u32>() % 100, best: Vec::new() });
+            }
+        }
+        assert!(tokens.is_empty());
+        choices
     }
 
-    impl Engine for Adder {
-        fn groups(&self) -> usize {
-            self.groups
-        }
-
-        fn submit(&mut self, step: Step, mut tokens: &[u32]) -> Result<()> {
-            self.widest = self.widest.max(step.segments.len());
-            let mut choices = Vec::new();
-            for s in &step.segments {
-                let text = &mut self.texts[s.slot];
-                if s.start == 0 {
-                    text.clear();
+    /// Runs a driver whose groups are computed late, as in a ring; the most segments of a step.
+    fn run(requests: &[Request], limits: Limits<'_>, groups: usize, heard: &mut Heard) -> usize {
+        let mut driver = Driver::new(requests, limits, groups, heard);
+        let mut texts = vec![Vec::new(); limits.slots];
+        let mut under_way: Vec<Option<Vec<Choice>>> = vec![None; groups];
+        let mut widest = 0;
+        while !driver.is_done() {
+            for (group, under_way) in under_way.iter_mut().enumerate() {
+                if let Some(choices) = under_way.take() {
+                    driver.apply(group, &choices).unwrap();
                 }
-                assert_eq!(text.len(), s.start);
-                text.extend(tokens.split_off(..s.rows).unwrap());
-                assert!(text.len() <= s.room);
-                if s.choose {
-                    choices.push(Choice { token: text.iter().sum::<u32>() % 100, best: Vec::new() });
+                if let Some((step, tokens)) = driver.next(group).unwrap() {
+                    widest = widest.max(step.segments.len());
+                    *under_way = Some(sums(&mut texts, &step, &tokens));
                 }
             }
-            self.results.push_back(choices);
-            assert!(tokens.is_empty() && self.results.len() <= self.groups);
-            Ok(())
         }
-
-        fn collect(&mut self) -> Result<Vec<Choice>> {
-            Ok(self.results.pop_front().unwrap())
-        }
-
-        fn finish(&mut self) -> Result<()> {
-            Ok(())
-        }
+        widest
     }
 
     #[derive(Default)]
@@ -235,13 +212,11 @@ mod tests {
     fn generated(groups: usize, slots: usize) -> (Vec<Vec<u32>>, usize) {
         let request = |i: usize| Request { tokens: vec![i as u32 + 1; 1 + i * 60], more: 3 + i * 7 % 5 };
         let requests: Vec<Request> = (0..11).map(request).collect();
-        let mut engine = Adder { groups, texts: vec![Vec::new(); slots], results: VecDeque::new(), widest: 0 };
         let mut heard = Heard::default();
-        let limits = Limits { slots, context: 610, stop: &[42] };
-        run(&mut engine, &requests, limits, &mut heard).unwrap();
+        let widest = run(&requests, Limits { slots, context: 610, stop: &[42] }, groups.min(slots), &mut heard);
         heard.ended.sort_unstable();
         assert_eq!(heard.ended, (0..11).collect::<Vec<_>>());
-        (heard.texts, engine.widest)
+        (heard.texts, widest)
     }
 
     #[test]
@@ -259,10 +234,9 @@ mod tests {
 
     #[test]
     fn the_context_and_stop_tokens_end_texts() {
-        let mut engine = Adder { groups: 1, texts: vec![Vec::new(); 1], results: VecDeque::new(), widest: 0 };
         let mut heard = Heard::default();
         let requests = [Request { tokens: vec![21], more: 9 }, Request { tokens: vec![3, 4], more: 50 }];
-        run(&mut engine, &requests, Limits { slots: 1, context: 6, stop: &[42] }, &mut heard).unwrap();
+        run(&requests, Limits { slots: 1, context: 6, stop: &[42] }, 1, &mut heard);
         assert_eq!(heard.texts, [vec![21, 42], vec![7, 14, 28, 56]]);
     }
 }

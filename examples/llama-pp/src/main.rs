@@ -4,7 +4,7 @@
 //! this program -+- rank 0: the same program -+- Job     flags and headers of the model, checked
 //!               |                            +- Part    its layers, read by it alone
 //!               |                            +- generate, on rank 0: which token of which text is computed next
-//!               +- rank 1                    +- ring, or engine/whole: how ranks compute it together
+//!               +- rank 1                    +- ring (pp) or engine/whole (tp, none): how ranks compute it together
 //! ```
 //!
 //! Without `--ranks`, and under another launcher, the program is a rank itself.
@@ -38,7 +38,6 @@ use hccl::Communicator;
 use hccl::launch::{self, Launch};
 
 use cli::Args;
-use engine::Part;
 use failure::{Failure, Result};
 use generate::Limits;
 use job::Job;
@@ -119,19 +118,15 @@ fn run(job: &Job, comm: &Communicator) -> Result<()> {
     match (comm.rank().index(), job.args.bench_part) {
         (0, false) => lead(job, comm),
         (0, true) => {
-            let mut part = Part::load(job, 0)?;
-            let figures = {
-                let mut engine = engine::engine(job, &mut part, comm);
-                let figures = bench::measure(job, &mut *engine)?;
-                engine.finish()?;
-                figures
-            };
-            bench::send(&figures, &memory::gather(comm, &part)?)
+            let mut ranks = engine::join(job, comm)?;
+            let figures = bench::measure(job, &mut *ranks)?;
+            ranks.finish()?;
+            bench::send(&figures, &memory::gather(comm, ranks.bytes())?)
         }
-        (rank, _) => {
-            let mut part = Part::load(job, rank)?;
-            engine::serve(job, &mut part, comm)?;
-            memory::gather(comm, &part).map(|_| ())
+        _ => {
+            let mut ranks = engine::join(job, comm)?;
+            ranks.serve()?;
+            memory::gather(comm, ranks.bytes()).map(|_| ())
         }
     }
 }
@@ -142,16 +137,13 @@ fn lead(job: &Job, comm: &Communicator) -> Result<()> {
     let prompts = job.prompts()?;
     let requests = job.requests(&tokenizer, &prompts)?;
     let output = Output::open()?;
-    let mut part = Part::load(job, 0)?;
+    let mut ranks = engine::join(job, comm)?;
     let mut report = Report::new(job, &tokenizer, &prompts, output);
-    {
-        let mut engine = engine::engine(job, &mut part, comm);
-        let limits = Limits { slots: job.slots, context: job.config.context, stop: &job.config.stop };
-        generate::run(&mut *engine, &requests, limits, &mut report)?;
-        engine.finish()?;
-    }
+    let limits = Limits { slots: job.slots, context: job.config.context, stop: &job.config.stop };
+    ranks.generate(&requests, limits, &mut report)?;
+    ranks.finish()?;
     let summary = report.summary();
-    for (rank, held) in memory::gather(comm, &part)?.into_iter().enumerate() {
+    for (rank, held) in memory::gather(comm, ranks.bytes())?.into_iter().enumerate() {
         tell(&memory::line(job, rank, held));
     }
     tell(&summary);

@@ -3,7 +3,6 @@
 use hccl::Communicator;
 
 use crate::cli::Parallel;
-use crate::engine::Part;
 use crate::failure::Result;
 use crate::job::Job;
 
@@ -16,14 +15,14 @@ pub(crate) struct Held {
     pub(crate) peak: u64,
 }
 
-/// What each rank has used, on rank 0; empty elsewhere. Collective.
+/// What each rank has used, on rank 0; empty elsewhere. This rank holds `weights` bytes of them. Collective.
 ///
 /// # Errors
 /// Those of the other ranks.
-pub(crate) fn gather(comm: &Communicator, part: &Part) -> Result<Vec<Held>> {
+pub(crate) fn gather(comm: &Communicator, weights: usize) -> Result<Vec<Held>> {
     let root = comm.root(0)?;
     let mut all = vec![0u64; 2 * comm.size()];
-    let mine = [part.bytes() as u64, peak()];
+    let mine = [weights as u64, peak()];
     comm.gather(&mine, comm.is_root(root).then_some(&mut all), root)?;
     let held = all.as_chunks::<2>().0.iter().map(|[weights, peak]| Held { weights: *weights, peak: *peak });
     Ok(if comm.is_root(root) { held.collect() } else { Vec::new() })

@@ -68,11 +68,10 @@ impl Embed {
         Ok(Embed { table: Arc::new(Matrix::load(source, dtype, &[piece])?) })
     }
 
-    /// The vectors of `tokens`, which are below the vocabulary's size.
-    pub(crate) fn forward(&self, tokens: &[u32]) -> Vec<f32> {
-        let mut hidden = Vec::with_capacity(tokens.len() * self.table.cols());
-        tokens.iter().for_each(|token| self.table.widen_row(*token as usize, &mut hidden));
-        hidden
+    /// Adds the vectors of `tokens`, which are below the vocabulary's size, to the end of `hidden`.
+    pub(crate) fn forward(&self, tokens: &[u32], hidden: &mut Vec<f32>) {
+        hidden.reserve(tokens.len() * self.table.cols());
+        tokens.iter().for_each(|token| self.table.widen_row(*token as usize, hidden));
     }
 
     /// Bytes of weights.

@@ -1,172 +1,199 @@
-//! The decode ring: activations go from rank to rank, the chosen token from the last one home to the first.
+//! The pipeline: stages declared once, and the ring in which tokens come home.
 //!
 //! ```text
-//! rank 0  | pass 0 | pass 1 |<- token 0| pass 2 |<- token 1| ...
-//! rank 1           | pass 0 |          | pass 1 |            the last rank: logits, choice, token home
+//! rank 0  First    embedding, layers  --> activations --+      +-- chosen tokens <--+
+//! rank 1  Middle   layers             <-----------------+      |                    |
+//! rank 2  Last     layers, head       <-- activations ---------|--------------------+
 //! ```
 //!
-//! - With as many groups of texts under way as there are ranks, all ranks compute at once.
-//! - A send waits for its receive. The order of all messages is one order of the whole ring: before rank 0 sends step
-//!   `j`, it receives the tokens of step `j - (ranks - 1)`; so no ranks wait for each other in a circle.
-//! - Nobody decides anything alone: rank 0 says in each step which slots it is about and when there are no more steps,
-//!   and the last rank chooses the tokens.
+//! Nothing here sends or receives: [`hccl::pipeline!`] makes the ring out of the stages' types. A slot of the ring is a
+//! group of texts that are computed together. With as many groups as ranks, all ranks compute at once. A step's plan
+//! travels in front of its activations, so that every rank knows whose keys and values the rows belong to; rank 0
+//! decides it, the last rank chooses the tokens, and nobody decides anything alone.
 
-use std::collections::VecDeque;
+use hccl::pipeline::{self, Act, Dyn, Reply, Said, StageResult, Turn};
+use hccl::{Communicator, World};
 
-use hccl::Communicator;
-
-use crate::engine::{Choice, Chooser, Engine, Part};
+use crate::engine::{Choice, Part, Ranks};
 use crate::failure::Result;
+use crate::generate::{Driver, Limits, Listener, Request};
 use crate::job::Job;
 use crate::step::Step;
 
-/// Messages of the ring, of one rank.
-struct Link<'a> {
+/// Rounds that the ring runs before the ranks ask rank 0 whether there is more. The last one only brings tokens home.
+const ROUNDS: usize = 65;
+
+/// A step, then the tokens of its rows.
+type Tokens = Act<u32, (Dyn,)>;
+/// A step, its words as the bits of f32, then the activations of its rows.
+type Rows = Act<f32, (Dyn,)>;
+/// For each choice its token, how many logits are told, and those with their tokens.
+type Chosen = Act<u32, (Dyn,)>;
+
+struct First(Part);
+struct Middle(Part);
+struct Last {
+    part: Part,
+    logits: Vec<f32>,
+}
+
+#[hccl::stage]
+impl First {
+    fn forward(&mut self, tokens: Tokens) -> StageResult<Rows> {
+        let (step, words) = Step::decode(tokens.data());
+        let mut rows: Vec<f32> = tokens.data()[..words].iter().map(|word| f32::from_bits(*word)).collect();
+        self.0.embed(&tokens.data()[words..], &mut rows)?;
+        self.0.blocks(&step, &mut rows[words..], &mut |_| Ok(()))?;
+        Ok(Act::new([rows.len()], rows)?)
+    }
+}
+
+#[hccl::stage]
+impl Middle {
+    fn forward(&mut self, mut rows: Rows) -> StageResult<Rows> {
+        let (step, words) = step_of(&rows);
+        self.0.blocks(&step, &mut rows.data_mut()[words..], &mut |_| Ok(()))?;
+        Ok(rows)
+    }
+}
+
+#[hccl::stage]
+impl Last {
+    fn forward(&mut self, mut rows: Rows) -> StageResult<Chosen> {
+        let (step, words) = step_of(&rows);
+        let hidden = &mut rows.data_mut()[words..];
+        self.part.blocks(&step, hidden, &mut |_| Ok(()))?;
+        self.part.logits(&step, hidden, &mut self.logits)?;
+        let chosen = encode(&self.part.choose(&step, &self.logits)?);
+        Ok(Act::new([chosen.len()], chosen)?)
+    }
+}
+
+hccl::pipeline! {
+    /// A model over as many ranks as there are.
+    struct Llama = First => Middle * _ => Last;
+    schedule = ring(slots = _, rounds = ROUNDS);
+    feedback = Last => First: Chosen;
+}
+
+/// The step in front of activations, and its words.
+fn step_of(rows: &Rows) -> (Step, usize) {
+    let count = rows.data().first().map_or(0, |word| word.to_bits() as usize);
+    let words: Vec<u32> = rows.data().iter().take(Step::words(count)).map(|word| word.to_bits()).collect();
+    Step::decode(&words)
+}
+
+fn encode(choices: &[Choice]) -> Vec<u32> {
+    let mut words = Vec::new();
+    for Choice { token, best } in choices {
+        words.extend([*token, best.len() as u32]);
+        words.extend(best.iter().flat_map(|(token, logit)| [*token, logit.to_bits()]));
+    }
+    words
+}
+
+fn decode(words: &[u32]) -> Vec<Choice> {
+    let mut words = words.iter().copied();
+    let mut choices = Vec::new();
+    while let (Some(token), Some(told)) = (words.next(), words.next()) {
+        let mut pair = || Some((words.next()?, f32::from_bits(words.next()?)));
+        choices.push(Choice { token, best: (0..told).map_while(|_| pair()).collect() });
+    }
+    choices
+}
+
+/// The ring as a rank sees it.
+pub(crate) struct Ring<'a> {
     comm: &'a Communicator,
-    /// Most segments of a step.
-    segments: usize,
-    hidden: usize,
-    chooser: Chooser,
-}
-
-impl<'a> Link<'a> {
-    fn new(comm: &'a Communicator, job: &Job) -> Self {
-        let segments = job.slots.div_ceil(job.groups());
-        Link { comm, segments, hidden: job.config.hidden, chooser: job.chooser() }
-    }
-
-    fn is_last(&self) -> bool {
-        self.comm.rank().index() + 1 == self.comm.size()
-    }
-
-    fn send_on(&self, step: &Step, hidden: &[f32]) -> Result<()> {
-        let next = self.comm.peer(self.comm.rank().index() + 1)?;
-        self.comm.send(&step.encode(self.segments), next)?;
-        if !step.segments.is_empty() {
-            self.comm.send(hidden, next)?;
-        }
-        Ok(())
-    }
-
-    /// A step and its vectors, which the previous rank has passed through its layers.
-    fn receive(&self, hidden: &mut Vec<f32>) -> Result<Step> {
-        let previous = self.comm.peer(self.comm.rank().index() - 1)?;
-        let mut words = vec![0u64; Step::words(self.segments)];
-        self.comm.recv(&mut words, previous)?;
-        let step = Step::decode(&words);
-        if !step.segments.is_empty() {
-            hidden.resize(step.rows() * self.hidden, 0.0);
-            self.comm.recv(hidden, previous)?;
-        }
-        Ok(step)
-    }
-
-    /// Words of the message that brings the choices of a step home.
-    fn words(&self, step: &Step) -> usize {
-        let asked = step.segments.iter().filter(|segment| segment.choose);
-        asked.map(|segment| 1 + self.chooser.told(segment.made)).sum()
-    }
-
-    fn send_home(&self, choices: &[Choice]) -> Result<()> {
-        let mut words = Vec::new();
-        for choice in choices {
-            words.push(u64::from(choice.token));
-            words.extend(choice.best.iter().map(|(token, logit)| u64::from(*token) << 32 | u64::from(logit.to_bits())));
-        }
-        if words.is_empty() { Ok(()) } else { Ok(self.comm.send(&words, self.comm.peer(0)?)?) }
-    }
-
-    fn receive_home(&self, step: &Step) -> Result<Vec<Choice>> {
-        let mut words = vec![0u64; self.words(step)];
-        if !words.is_empty() {
-            self.comm.recv(&mut words, self.comm.peer(self.comm.size() - 1)?)?;
-        }
-        let mut words = words.into_iter();
-        let asked = step.segments.iter().filter(|segment| segment.choose);
-        let choice = |told: usize| {
-            let token = words.next().unwrap_or_default() as u32;
-            let best = words.by_ref().take(told).map(|word| ((word >> 32) as u32, f32::from_bits(word as u32)));
-            Choice { token, best: best.collect() }
-        };
-        Ok(asked.map(|segment| self.chooser.told(segment.made)).map(choice).collect())
-    }
-}
-
-/// Rank 0.
-pub(crate) struct First<'a> {
-    part: &'a mut Part,
-    link: Link<'a>,
+    ring: pipeline::Ring<World, Tokens, Chosen, Chosen>,
     groups: usize,
-    /// Sent on, their tokens not received.
-    under_way: VecDeque<Step>,
-    chosen: VecDeque<Vec<Choice>>,
+    bytes: usize,
 }
 
-impl<'a> First<'a> {
-    /// Rank 0 of a ring of at least two.
-    pub(crate) fn new(part: &'a mut Part, comm: &'a Communicator, job: &Job) -> Self {
-        let link = Link::new(comm, job);
-        First { part, link, groups: job.groups(), under_way: VecDeque::new(), chosen: VecDeque::new() }
+impl<'a> Ring<'a> {
+    /// Reads this rank's layers and joins the ring of at least two ranks. Collective.
+    ///
+    /// # Errors
+    /// The first error of a rank that reads its layers; those of the ranks meeting.
+    pub(crate) fn join(job: &Job, comm: &'a Communicator) -> Result<Self> {
+        let (groups, mut bytes) = (job.groups(), 0);
+        let ring = Llama::infer(comm, groups, |role| {
+            let part = Part::load(job, comm.rank().index())?;
+            bytes = part.bytes();
+            Ok(match role {
+                LlamaRole::First(at) => at.hold(First(part)),
+                LlamaRole::Middle(at) => at.hold(Middle(part)),
+                LlamaRole::Last(at) => at.hold(Last { part, logits: Vec::new() }),
+            })
+        })?;
+        Ok(Ring { comm, ring, groups, bytes })
     }
 
-    fn receive_oldest(&mut self) -> Result<Vec<Choice>> {
-        match self.under_way.pop_front() {
-            Some(step) => self.link.receive_home(&step),
-            None => Ok(Vec::new()),
-        }
+    /// Rank 0 tells whether there is more.
+    fn agree(&self, more: bool) -> Result<bool> {
+        let mut word = [u8::from(more)];
+        self.comm.broadcast(&mut word, self.comm.root(0)?)?;
+        Ok(word == [1])
     }
 }
 
-impl Engine for First<'_> {
-    fn groups(&self) -> usize {
-        self.groups
-    }
-
-    fn submit(&mut self, step: Step, tokens: &[u32]) -> Result<()> {
-        let mut hidden = self.part.embed(tokens)?;
-        self.part.blocks(&step, &mut hidden, &mut |_| Ok(()))?;
-        if self.under_way.len() + 1 == self.link.comm.size() {
-            let chosen = self.receive_oldest()?;
-            self.chosen.push_back(chosen);
+impl Ranks for Ring<'_> {
+    fn generate(&mut self, requests: &[Request], limits: Limits<'_>, listener: &mut dyn Listener) -> Result<()> {
+        let groups = self.groups.min(limits.slots);
+        let mut driver = Driver::new(requests, limits, groups, listener);
+        while !driver.is_done() {
+            self.agree(true)?;
+            let mut round = vec![0; self.groups];
+            let enter = |group: usize, reply: Reply<Chosen>| {
+                round[group] += 1;
+                let goes_on = match &reply {
+                    Reply::Next(chosen) | Reply::End(chosen) => {
+                        driver.apply(group, &decode(chosen.data()))?;
+                        true
+                    }
+                    Reply::Free => false,
+                };
+                if group >= groups || round[group] == ROUNDS {
+                    return Ok(Turn::Idle);
+                }
+                let Some((step, tokens)) = driver.next(group)? else { return Ok(Turn::Idle) };
+                let mut words = step.encode();
+                words.extend(tokens);
+                let tokens = Act::new([words.len()], words)?;
+                Ok(if goes_on { Turn::Next(tokens) } else { Turn::Start(tokens) })
+            };
+            self.ring.run(enter, |_, chosen| Ok(Said::Next(chosen)))?;
         }
-        self.link.send_on(&step, &hidden)?;
-        self.under_way.push_back(step);
         Ok(())
-    }
-
-    fn collect(&mut self) -> Result<Vec<Choice>> {
-        match self.chosen.pop_front() {
-            Some(chosen) => Ok(chosen),
-            None => self.receive_oldest(),
-        }
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.link.send_on(&Step::default(), &[])
+        self.agree(false).map(|_| ())
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while self.agree(false)? {
+            self.ring.run(|_, _| Ok(Turn::Idle), |_, chosen| Ok(Said::Next(chosen)))?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
-/// Any other rank of the ring, until there are no more steps.
-///
-/// # Errors
-/// Those of this rank's stage and of the other ranks.
-pub(crate) fn serve(part: &mut Part, comm: &Communicator, job: &Job) -> Result<()> {
-    let link = Link::new(comm, job);
-    let (mut hidden, mut logits) = (Vec::new(), Vec::new());
-    loop {
-        let step = link.receive(&mut hidden)?;
-        match (step.segments.is_empty(), link.is_last()) {
-            (true, true) => return Ok(()),
-            (true, false) => return link.send_on(&step, &[]),
-            (false, last) => {
-                part.blocks(&step, &mut hidden, &mut |_| Ok(()))?;
-                if last {
-                    part.logits(&step, &hidden, &mut logits)?;
-                    link.send_home(&part.choose(&step, &logits)?)?;
-                } else {
-                    link.send_on(&step, &hidden)?;
-                }
-            }
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_come_home() {
+        let choices = [
+            Choice { token: 7, best: vec![(7, 1.5), (u32::MAX, f32::NEG_INFINITY)] },
+            Choice { token: 0, best: Vec::new() },
+        ];
+        assert_eq!(decode(&encode(&choices)), choices);
+        assert!(decode(&encode(&[])).is_empty());
     }
 }

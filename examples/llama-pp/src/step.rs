@@ -35,31 +35,30 @@ impl Step {
         self.segments.iter().map(|segment| segment.rows).sum()
     }
 
-    /// Words of a message of a step of at most so many segments.
+    /// Words of a message of a step of so many segments.
     pub(crate) fn words(segments: usize) -> usize {
         1 + segments * WORDS
     }
 
-    /// A message of [`words`](Step::words)`(segments)` words. A step without segments says that there is no more.
-    pub(crate) fn encode(&self, segments: usize) -> Vec<u64> {
-        let mut words = vec![self.segments.len() as u64];
+    /// The step as a message of [`words`](Step::words) words. Every number is small: no model has 2^24 of anything.
+    pub(crate) fn encode(&self) -> Vec<u32> {
+        let mut words = vec![self.segments.len() as u32];
         for s in &self.segments {
             let numbers = [s.slot, s.start, s.rows, s.room, s.prompt, s.made, usize::from(s.choose)];
-            words.extend(numbers.map(|number| number as u64));
+            words.extend(numbers.map(|number| number as u32));
         }
-        words.resize(Step::words(segments), 0);
         words
     }
 
-    /// What [`encode`](Step::encode) made.
-    pub(crate) fn decode(words: &[u64]) -> Step {
+    /// What [`encode`](Step::encode) made, where more may follow it; and how many words it has.
+    pub(crate) fn decode(words: &[u32]) -> (Step, usize) {
         let count = words.first().map_or(0, |count| *count as usize);
-        let read = |w: &[u64; WORDS]| {
+        let read = |w: &[u32; WORDS]| {
             let [slot, start, rows, room, prompt, made, choose] = w.map(|word| word as usize);
             Segment { slot, start, rows, room, prompt, made, choose: choose == 1 }
         };
         let (segments, _) = words.get(1..).unwrap_or_default().as_chunks::<WORDS>();
-        Step { segments: segments.iter().take(count).map(read).collect() }
+        (Step { segments: segments.iter().take(count).map(read).collect() }, Step::words(count))
     }
 }
 
@@ -71,8 +70,10 @@ mod tests {
     fn a_message_brings_the_step_across() {
         let segment = |slot| Segment { slot, start: 5, rows: 2, room: 9, prompt: 7 + slot, made: 3, choose: slot == 1 };
         let step = Step { segments: vec![segment(1), segment(0)] };
-        let words = step.encode(4);
-        assert_eq!((words.len(), Step::decode(&words), step.rows()), (Step::words(4), step, 4));
-        assert!(Step::decode(&Step::default().encode(2)).segments.is_empty());
+        let mut words = step.encode();
+        assert_eq!(words.len(), Step::words(2));
+        words.extend([9; 20]);
+        assert_eq!((Step::decode(&words), step.rows()), ((step, Step::words(2)), 4));
+        assert!(Step::decode(&Step::default().encode()).0.segments.is_empty());
     }
 }

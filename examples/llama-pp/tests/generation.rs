@@ -181,8 +181,10 @@ fn a_rank_holds_its_own_layers_only() {
 
 #[test]
 fn a_failing_stage_ends_every_rank_with_its_error() {
-    for (how, said, code) in [("error", "layers ", 1), ("panic", "panicked on purpose", 101)] {
+    for (how, said) in [("error", "layers "), ("panic", "panicked on purpose")] {
         for mode in ["pp", "tp"] {
+            // A pipeline turns a panic of a stage into an error of every rank.
+            let code = if (how, mode) == ("panic", "tp") { 101 } else { 1 };
             let fail = format!("--fail=1:{how}");
             let flags = ["--random-config=tiny", "--prompt=a", "--ranks=2", "--parallel", mode, &fail];
             let run = run(&flags);

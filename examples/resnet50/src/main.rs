@@ -69,9 +69,14 @@ fn start(args: Args) -> Result<u8> {
     if ranks == 1 && threads.is_none() {
         return train::run(&job, Communicator::from_env()?).map(|()| 0);
     }
+    let checkpoints = job.args.checkpoint.clone();
     // The ranks load the images themselves.
     drop(job);
-    Ok(launch(ranks)?.run()?.code())
+    let outcome = launch(ranks)?.run()?;
+    if let (false, Some(dir)) = (outcome.is_success(), checkpoints) {
+        hccl_candle::checkpoint::sweep(&dir);
+    }
+    Ok(outcome.code())
 }
 
 #[expect(clippy::print_stdout, reason = "the table is what was asked for")]

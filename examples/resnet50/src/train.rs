@@ -7,13 +7,14 @@
 //!
 //! Every rank does the same; rank 0 also writes and talks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
 use candle_nn::loss::cross_entropy;
 use hccl::{Communicator, Sum};
 use hccl_candle::nn::StatsReduce;
+use hccl_candle::ops::SharedComm;
 use hccl_candle::sampler::Sampler;
 use hccl_candle::{DataParallel, Grads, Optimizer, Options, Schedule, Sgd, SgdConfig, Synced};
 
@@ -48,24 +49,20 @@ pub(crate) struct Trainer<'a> {
 pub(crate) fn run(job: &Job, comm: Communicator) -> Result<()> {
     let rank = comm.rank().index();
     let statistics = match job.args.sync_bn {
-        true => Some(Arc::new(Statistics(Mutex::new(comm.duplicate()?)))),
+        // On a queue of their own: gradients travel on the other at the same time.
+        true => Some(SharedComm::new(comm.duplicate()?)),
         false => None,
     };
-    let outcome = Trainer::new(job, comm, statistics.clone()).and_then(|trainer| trainer.run(rank));
-    // candle hides the error of a collective inside its own; the group still knows it.
-    match (outcome, statistics.and_then(|statistics| statistics.failure())) {
-        (Err(Failure::Train(hccl_candle::Error::Candle(_))), Some(error)) => Err(error.into()),
-        (outcome, _) => outcome,
-    }
+    Trainer::new(job, comm, statistics)?.run(rank)
 }
 
 impl<'a> Trainer<'a> {
-    fn new(job: &'a Job, comm: Communicator, statistics: Option<Arc<Statistics>>) -> Result<Self> {
+    fn new(job: &'a Job, comm: Communicator, statistics: Option<SharedComm>) -> Result<Self> {
         let args = &job.args;
         let config = ResNet50Config {
             classes: job.data.classes.len(),
             zero_init_residual: true,
-            sync_batch_norm: statistics.map(|statistics| statistics as Arc<dyn StatsReduce>),
+            sync_batch_norm: statistics.map(|statistics| Arc::new(statistics) as Arc<dyn StatsReduce>),
         };
         let (map, model) = weights::blank(&config, args.dtype())?;
         let rank = comm.rank().index();
@@ -179,20 +176,4 @@ impl<'a> Trainer<'a> {
 
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
-}
-
-/// BatchNorm statistics over all ranks, on a queue of their own: gradients travel on the other at the same time.
-struct Statistics(Mutex<Communicator>);
-
-impl Statistics {
-    fn failure(&self) -> Option<hccl::Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).failure()
-    }
-}
-
-impl StatsReduce for Statistics {
-    fn all_reduce_sum(&self, values: &mut [f64]) -> candle_core::Result<()> {
-        let comm = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        comm.all_reduce(values, Sum).map_err(candle_core::Error::wrap)
-    }
 }

@@ -102,6 +102,9 @@ fn a_killed_run_resumes_with_the_same_bits() {
     let before = shm();
     let mut running = start(&flags(&killed, &killed_csv));
     running.wait_for("step 3/5");
+    // As if the rank had been killed while it wrote a checkpoint.
+    let unfinished = Path::new(&killed).join(".hccl-new-4242-0");
+    fs::create_dir(&unfinished).unwrap();
     let killed_at = Instant::now();
     running.kill_rank(1);
     let ended = running.finish();
@@ -110,6 +113,7 @@ fn a_killed_run_resumes_with_the_same_bits() {
     let last = ended.err.lines().last().unwrap();
     assert!(last.contains("rank 1 of 2 failed first: killed by SIGKILL"), "{}", ended.err);
     ended.assert_nothing_left();
+    assert!(!unfinished.exists());
     assert_eq!(shm(), before);
 
     let other_flags = run(&[&flags(&killed, &killed_csv)[..], &["--resume", "--batch=2"]].concat());

@@ -97,6 +97,21 @@ pub struct Checkpoints {
     keep: usize,
 }
 
+/// Removes what a killed run left unfinished in a folder of checkpoints: hidden folders, never a checkpoint. Saving does
+/// so too; who starts ranks calls this when they have failed, and nobody writes there any more.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let dir = dir.path();
+/// std::fs::create_dir(dir.join(".hccl-new-4242-0"))?; // a process was killed while it wrote
+/// hccl_candle::checkpoint::sweep(dir);
+/// assert_eq!(std::fs::read_dir(dir)?.count(), 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn sweep(dir: &Path) {
+    files::sweep(dir);
+}
+
 impl Checkpoints {
     /// Opens a folder, making it where it is missing, and writes a probe: what cannot be written fails now and not after
     /// the first hundred steps. Not collective.

@@ -22,7 +22,7 @@ pub enum Error {
 
     /// candle refused an operation.
     #[error("candle: {0}")]
-    Candle(#[from] candle_core::Error),
+    Candle(#[source] candle_core::Error),
 
     /// The dtype does not travel.
     #[error(
@@ -171,11 +171,44 @@ impl Error {
 }
 
 /// For the places where candle calls us and wants its own error.
+///
+/// Our error travels inside and comes out again when candle's error is turned into [`Error`], by `?` for example: a peer
+/// that is lost inside a model's forward or backward pass is still [`Error::Hccl`].
+///
+/// ```
+/// use hccl_candle::Error;
+/// let lost = Error::from(hccl::Error::rank_failed(1, "out of samples"));
+/// let inside = candle_core::Error::from(lost).context("layer 3");
+/// assert!(inside.to_string().contains("out of samples"));
+/// assert!(Error::from(inside).as_hccl().is_some());
+/// ```
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {
             Error::Candle(error) => error,
-            other => candle_core::Error::wrap(other),
+            // Of candle's variants only this one keeps an error, and prints it, as it is; what it is called matters to
+            // nobody, as candle never looks into it.
+            other => candle_core::Error::Cuda(Box::new(other)),
         }
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        carried(error).unwrap_or_else(Error::Candle)
+    }
+}
+
+/// The error of ours inside an error of candle's, below whatever candle put around it; or candle's own, unchanged.
+fn carried(error: candle_core::Error) -> Result<Error, candle_core::Error> {
+    use candle_core::Error as Candle;
+    match error {
+        Candle::Cuda(inner) => inner.downcast().map(|own| *own).map_err(Candle::Cuda),
+        Candle::Context { inner, context } => carried(*inner).map_err(|inner| inner.context(context)),
+        Candle::WithPath { inner, path } => carried(*inner).map_err(|inner| inner.with_path(path)),
+        Candle::WithBacktrace { inner, backtrace } => {
+            carried(*inner).map_err(|inner| Candle::WithBacktrace { inner: Box::new(inner), backtrace })
+        }
+        other => Err(other),
     }
 }

@@ -34,7 +34,8 @@
 //! # Ok::<(), hccl_candle::Error>(())
 //! ```
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::nn::StatsReduce;
 use crate::storage;
 use crate::tensor::TensorCollectives;
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
@@ -57,6 +58,26 @@ impl<A: Axis> SharedComm<A> {
     /// A panic of another holder is ignored: the communicator's own state says whether it is still good.
     pub fn lock(&self) -> MutexGuard<'_, Communicator<A>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Statistics of synchronised BatchNorm over this group. Give the layers a communicator of their own
+/// ([`Communicator::duplicate`]): gradients may travel on the other at the same time.
+///
+/// ```
+/// use hccl_candle::nn::StatsReduce;
+/// use hccl_candle::ops::SharedComm;
+/// let sums = hccl_candle::local(2, |comm| {
+///     let mut values = [comm.rank().index() as f64, 10.0];
+///     SharedComm::new(comm).all_reduce_sum(&mut values)?;
+///     Ok(values)
+/// })?;
+/// assert_eq!(sums, [[1.0, 20.0]; 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
+impl<A: Axis> StatsReduce for SharedComm<A> {
+    fn all_reduce_sum(&self, values: &mut [f64]) -> candle_core::Result<()> {
+        Ok(self.lock().all_reduce(values, Sum).map_err(Error::from)?)
     }
 }
 

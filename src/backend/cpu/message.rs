@@ -81,6 +81,7 @@ impl Engine {
     }
 
     fn transfer(&mut self, messages: &[Message]) -> Result<()> {
+        self.plan(messages);
         let start = |message: &Message| Transfer {
             message: *message,
             number: 0,
@@ -93,6 +94,20 @@ impl Engine {
             return self.carry(&mut [start(message)]);
         }
         self.carry(&mut messages.iter().map(start).collect::<Vec<_>>())
+    }
+
+    /// Says which messages this call will post, also those that queue behind others for now: a rank that waits for one
+    /// of them is not waiting in a circle.
+    fn plan(&self, messages: &[Message]) {
+        let (me, segment) = (self.group.rank, &self.group.segment);
+        for message in messages {
+            let peer = message.peer as usize;
+            let planned = match message.sends {
+                true => &segment.mail(me, peer).outbox.planned,
+                false => &segment.mail(peer, me).inbox.planned,
+            };
+            planned.store(planned.load(Relaxed) + 1, Relaxed);
+        }
     }
 
     /// Moves all transfers to their end.
@@ -115,12 +130,8 @@ impl Engine {
             if !moved {
                 let group = &self.group;
                 let ready = || transfers.iter().any(|transfer| self.can_advance(transfer));
-                // A queued message is posted once the one before it is through, so that this rank still publishes
-                // something while its first claim stands: no circle may be drawn through it.
-                let queued = transfers.iter().any(|transfer| transfer.state == State::Queued);
-                let seen = |claim: Claim| if queued { Claim { on: On::Progress, ..claim } } else { claim };
                 group.wait(self.eager, ready, |found| {
-                    transfers.iter().filter_map(|transfer| self.claim(transfer)).map(seen).for_each(&mut *found);
+                    transfers.iter().filter_map(|transfer| self.claim(transfer)).for_each(&mut *found);
                 })?;
             }
         }

@@ -16,7 +16,7 @@ use crate::sys::SharedMemory;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Changes with every change of the layout: ranks built from different versions refuse each other.
-pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 2;
 /// Most ranks of one group on one host.
 pub(crate) const MAX_RANKS: usize = 256;
 /// Bytes of data that travel inside a slot.
@@ -142,6 +142,8 @@ pub(crate) struct Slot {
 pub(crate) struct Outbox {
     /// Number of the last message offered; stored after the rest.
     pub(crate) posted: AtomicU64,
+    /// Number of the last message that the sender's running call offers before it ends.
+    pub(crate) planned: AtomicU64,
     /// dtype, and how the data travels.
     pub(crate) what: AtomicU64,
     /// Elements.
@@ -150,7 +152,7 @@ pub(crate) struct Outbox {
     pub(crate) place: AtomicU64,
     /// Chunks that the sender has put into the bounce block.
     pub(crate) filled: AtomicU64,
-    padding: [AtomicU64; 11],
+    padding: [AtomicU64; 10],
     /// Data of short messages.
     pub(crate) inline: [AtomicU8; MAIL_INLINE],
 }
@@ -160,6 +162,8 @@ pub(crate) struct Outbox {
 pub(crate) struct Inbox {
     /// Number of the last message asked for; stored after the rest.
     pub(crate) posted: AtomicU64,
+    /// Number of the last message that the receiver's running call asks for before it ends.
+    pub(crate) planned: AtomicU64,
     /// dtype.
     pub(crate) what: AtomicU64,
     /// Elements.

@@ -93,6 +93,25 @@ fn a_circle_of_sends_is_named() {
     }
 }
 
+/// A message that queues behind another to the same peer hides no circle.
+#[test]
+fn a_circle_through_a_batch_is_named() {
+    let errors = ranks(2, &options(20), |backend| {
+        let (mut a, mut b) = ([1_i32, 2], [3_i32]);
+        let call = match backend.rank() {
+            0 => {
+                let send = |memory, count| Message { sends: true, peer: 1, dtype: DType::I32, count, memory };
+                let mut call = Call::new(Kind::BatchSendRecv, DType::I32);
+                call.messages = vec![send(memory(&mut a), 2), send(memory(&mut b), 1)].into();
+                call
+            }
+            _ => message(Kind::Send, &mut a, 0),
+        };
+        run(backend, call).unwrap_err().error
+    });
+    assert!(errors.iter().all(|e| matches!(e.kind(), ErrorKind::Deadlock { cycle } if cycle.len() == 2)), "{errors:?}");
+}
+
 #[test]
 fn a_send_against_a_collective_is_a_circle() {
     let errors = ranks(2, &options(20), |backend| {
@@ -157,6 +176,29 @@ fn a_rank_that_leaves_is_named() {
     });
     for error in errors.into_iter().flatten() {
         assert_eq!(*error.kind(), ErrorKind::PeerLost { peer: 2, how: Loss::Left }, "{error}");
+    }
+}
+
+/// Rank 0 waits for rank 1 and, by its own collective, for rank 2; both wait for rank 3, which alone is named.
+#[test]
+fn ranks_that_wait_themselves_are_not_late() {
+    let short = Options { exec_timeout: Duration::from_millis(400), ..Options::default() };
+    let errors = ranks(4, &short, |backend| {
+        let mut value = [1_i32];
+        let call = match backend.rank() {
+            0 => all_reduce(&mut value, OpKind::Sum),
+            3 => {
+                while backend.failure().is_none() {
+                    std::thread::yield_now();
+                }
+                all_reduce(&mut value, OpKind::Sum)
+            }
+            _ => message(Kind::Recv, &mut value, 3),
+        };
+        run(backend, call).unwrap_err().error
+    });
+    for error in errors {
+        assert!(matches!(error.kind(), ErrorKind::Timeout { late, .. } if late == &[3]), "{error}");
     }
 }
 

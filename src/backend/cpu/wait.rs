@@ -117,7 +117,7 @@ impl Group {
             }
             if waited > WARNING && !warned {
                 warned = true;
-                let late = late(missing);
+                let late = self.late(missing);
                 tracing::warn!(rank = self.rank, ?late, "waiting for more than 10 s");
             }
             if waited >= self.options.exec_timeout {
@@ -154,7 +154,7 @@ impl Group {
     }
 
     fn time_out(&self, after: Duration, missing: &impl Fn(&mut dyn FnMut(Claim))) -> Result<()> {
-        let late = late(missing);
+        let late = self.late(missing);
         if late.is_empty() {
             return Ok(());
         }
@@ -196,11 +196,11 @@ impl Group {
         let on = On::from_code(blocked.on.load(Ordering::Relaxed))?;
         let peer = blocked.peer.load(Ordering::Relaxed) as usize;
         let target = blocked.target.load(Ordering::Relaxed);
-        let valid = version % 2 == 1 && peer < self.size && on != On::Progress;
+        let valid = version % 2 == 1 && peer < self.size;
         valid.then_some((version, Claim { on, peer, target }))
     }
 
-    /// True when what `rank` waits for has happened, read from the words themselves.
+    /// True when what `rank` waits for is there, read from the words themselves.
     fn is_met(&self, rank: usize, claim: Claim) -> bool {
         let segment = &self.segment;
         let Claim { on, peer, target } = claim;
@@ -214,10 +214,46 @@ impl Group {
         word.load(Ordering::SeqCst) >= target
     }
 
+    /// True when what `rank` waits for is part of the call that its peer is in, and so no reason for a circle.
+    fn is_promised(&self, rank: usize, claim: Claim) -> bool {
+        let Claim { on, peer, target } = claim;
+        match on {
+            On::Slot | On::Arrive => false,
+            On::Offer => self.segment.mail(peer, rank).outbox.planned.load(Ordering::SeqCst) >= target,
+            On::Request => self.segment.mail(rank, peer).inbox.planned.load(Ordering::SeqCst) >= target,
+            On::Progress => true,
+        }
+    }
+
+    /// Who holds this rank up: of the ranks that it misses, and those that they wait for in turn, the ones that wait
+    /// for nobody.
+    fn late(&self, missing: &impl Fn(&mut dyn FnMut(Claim))) -> Vec<usize> {
+        let mut direct = Vec::new();
+        missing(&mut |claim| direct.push(claim.peer));
+        let mut seen = vec![false; self.size];
+        seen[self.rank] = true;
+        let (mut open, mut late) = (direct.clone(), Vec::new());
+        while let Some(rank) = open.pop() {
+            if std::mem::replace(&mut seen[rank], true) {
+                continue;
+            }
+            match self.claim_of(rank).filter(|(_, claim)| !self.is_met(rank, *claim)) {
+                Some((_, claim)) => open.push(claim.peer),
+                None => late.push(rank),
+            }
+        }
+        // All wait: one of them stands still inside a call that others are in too.
+        let mut late = if late.is_empty() { direct } else { late };
+        late.sort_unstable();
+        late.dedup();
+        late
+    }
+
     /// Follows who waits for whom; fails when the trail comes back here and every link still holds.
     ///
-    /// No false alarm: a rank with an odd version publishes nothing until the version changes, so when all links were
-    /// unmet at once with unchanged versions, none can ever be met.
+    /// No false alarm: a rank with an odd version ends no call until the version changes, and in the call that it is in
+    /// it publishes no more than that call has promised. So when all links were unmet and unpromised at once with
+    /// unchanged versions, none can ever be met.
     fn look_for_circle(&self) -> Result<()> {
         let mut trail: Vec<(usize, u64, Claim)> = Vec::new();
         let mut rank = self.rank;
@@ -232,7 +268,8 @@ impl Group {
                 return Ok(()); // a circle that this rank is not part of: its members report it
             }
         }
-        let unmet = trail.iter().all(|(rank, _, claim)| !self.is_met(*rank, *claim));
+        let open = |rank: usize, claim: Claim| !self.is_met(rank, claim) && !self.is_promised(rank, claim);
+        let unmet = trail.iter().all(|(rank, _, claim)| open(*rank, *claim));
         let unchanged = trail.iter().all(|(rank, version, claim)| self.claim_of(*rank) == Some((*version, *claim)));
         if unmet && unchanged {
             let cycle = trail.iter().map(|(rank, ..)| *rank).collect();
@@ -240,12 +277,4 @@ impl Group {
         }
         Ok(())
     }
-}
-
-fn late(missing: &impl Fn(&mut dyn FnMut(Claim))) -> Vec<usize> {
-    let mut late = Vec::new();
-    missing(&mut |claim| late.push(claim.peer));
-    late.sort_unstable();
-    late.dedup();
-    late
 }

@@ -8,61 +8,53 @@
 //! Two all-reduces a layer. The embedding is on every rank, the head is split by vocabulary, and rank 0 gathers the
 //! logits and chooses; the token reaches the others with the next step.
 
-use std::collections::VecDeque;
-
 use hccl::{Communicator, Sum};
 
-use super::{Choice, Engine, Part};
+use super::{Part, Ranks};
 use crate::failure::Result;
+use crate::generate::{Driver, Limits, Listener, Request};
 use crate::job::Job;
 use crate::step::Step;
 
 /// See the module.
 pub(super) struct Whole<'a> {
-    part: &'a mut Part,
+    part: Part,
     comm: &'a Communicator,
     /// Most segments of a step.
     segments: usize,
     vocab: usize,
     /// Of this rank, and of all.
     logits: (Vec<f32>, Vec<f32>),
-    chosen: VecDeque<Vec<Choice>>,
 }
 
 impl<'a> Whole<'a> {
-    pub(super) fn new(part: &'a mut Part, comm: &'a Communicator, job: &Job) -> Self {
-        Whole {
-            part,
-            comm,
-            segments: job.slots,
-            vocab: job.config.vocab,
-            logits: Default::default(),
-            chosen: VecDeque::new(),
-        }
+    pub(super) fn new(part: Part, comm: &'a Communicator, job: &Job) -> Self {
+        Whole { part, comm, segments: job.slots, vocab: job.config.vocab, logits: Default::default() }
     }
 
     fn is_alone(&self) -> bool {
         self.comm.size() == 1
     }
 
-    /// Takes part in steps until there are no more.
-    pub(super) fn serve(&mut self) -> Result<()> {
-        loop {
-            let mut words = vec![0u64; Step::words(self.segments)];
-            self.comm.broadcast(&mut words, self.comm.root(0)?)?;
-            let step = Step::decode(&words);
-            if step.segments.is_empty() {
-                return Ok(());
-            }
-            let mut tokens = vec![0u32; step.rows()];
-            self.comm.broadcast(&mut tokens, self.comm.root(0)?)?;
-            self.pass(&step, &tokens)?;
+    /// Tells the other ranks of a step; one without segments says that there is no more.
+    fn announce(&self, step: &Step, tokens: &[u32]) -> Result<()> {
+        if self.is_alone() {
+            return Ok(());
         }
+        let root = self.comm.root(0)?;
+        let mut words = step.encode();
+        words.resize(Step::words(self.segments), 0);
+        self.comm.broadcast(&mut words, root)?;
+        if !tokens.is_empty() {
+            self.comm.broadcast(&mut tokens.to_vec(), root)?;
+        }
+        Ok(())
     }
 
     /// Computes all logits of the step, on rank 0; part of them elsewhere.
     fn pass(&mut self, step: &Step, tokens: &[u32]) -> Result<()> {
-        let mut hidden = self.part.embed(tokens)?;
+        let mut hidden = Vec::new();
+        self.part.embed(tokens, &mut hidden)?;
         let comm = self.comm;
         match self.is_alone() {
             true => self.part.blocks(step, &mut hidden, &mut |_| Ok(()))?,
@@ -100,31 +92,37 @@ impl<'a> Whole<'a> {
     }
 }
 
-impl Engine for Whole<'_> {
-    fn groups(&self) -> usize {
-        1
-    }
-
-    fn submit(&mut self, step: Step, tokens: &[u32]) -> Result<()> {
-        if !self.is_alone() {
-            let root = self.comm.root(0)?;
-            self.comm.broadcast(&mut step.encode(self.segments), root)?;
-            self.comm.broadcast(&mut tokens.to_vec(), root)?;
+impl Ranks for Whole<'_> {
+    fn generate(&mut self, requests: &[Request], limits: Limits<'_>, listener: &mut dyn Listener) -> Result<()> {
+        let mut driver = Driver::new(requests, limits, 1, listener);
+        while let Some((step, tokens)) = driver.next(0)? {
+            self.announce(&step, &tokens)?;
+            self.pass(&step, &tokens)?;
+            let logits = if self.is_alone() { &self.logits.0 } else { &self.logits.1 };
+            driver.apply(0, &self.part.choose(&step, logits)?)?;
         }
-        self.pass(&step, tokens)?;
-        let logits = if self.is_alone() { &self.logits.0 } else { &self.logits.1 };
-        self.chosen.push_back(self.part.choose(&step, logits)?);
         Ok(())
-    }
-
-    fn collect(&mut self) -> Result<Vec<Choice>> {
-        Ok(self.chosen.pop_front().unwrap_or_default())
     }
 
     fn finish(&mut self) -> Result<()> {
-        if !self.is_alone() {
-            self.comm.broadcast(&mut Step::default().encode(self.segments), self.comm.root(0)?)?;
+        self.announce(&Step::default(), &[])
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        loop {
+            let mut words = vec![0u32; Step::words(self.segments)];
+            self.comm.broadcast(&mut words, self.comm.root(0)?)?;
+            let (step, _) = Step::decode(&words);
+            if step.segments.is_empty() {
+                return Ok(());
+            }
+            let mut tokens = vec![0u32; step.rows()];
+            self.comm.broadcast(&mut tokens, self.comm.root(0)?)?;
+            self.pass(&step, &tokens)?;
         }
-        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.part.bytes()
     }
 }

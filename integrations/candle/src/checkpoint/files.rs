@@ -100,7 +100,7 @@ fn sync_folder(dir: &Path) -> Result<()> {
 }
 
 /// Removes what a killed run left unfinished.
-fn sweep(dir: &Path) {
+pub(super) fn sweep(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();

@@ -1,6 +1,7 @@
 use crate::support::*;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Init, VarMap};
+use hccl_candle::ops::{SharedComm, all_reduce};
 use hccl_candle::{DataParallel, Error, Options, Parameters, Result, Sgd, SgdConfig, Wire, clip_grad_norm};
 use hccl_candle::{Optimizer, local};
 
@@ -340,4 +341,22 @@ fn a_rank_that_fails_fails_the_others_with_its_own_error_first() {
         dp.sync(grads).map(drop)
     });
     assert!(result.unwrap_err().to_string().contains("no samples left"));
+}
+
+/// candle's layers speak candle's error; what happened to the group is still known outside.
+#[test]
+fn a_peer_lost_inside_the_model_is_a_lost_peer_outside() {
+    let seen = std::sync::Mutex::new(None);
+    let result = local(2, |comm| {
+        if comm.rank().index() == 1 {
+            return Err(Error::Rank0("no samples left".into()));
+        }
+        let comm = SharedComm::new(comm);
+        let forward = |x: &Tensor| -> candle_core::Result<Tensor> { Ok(all_reduce(&comm, x, hccl::Sum)?) };
+        let error = Error::from(forward(&Tensor::zeros(3, DType::F32, &Device::Cpu)?).unwrap_err());
+        *seen.lock().unwrap() = error.as_hccl().map(|error| error.is_peer_lost());
+        Err::<(), _>(error)
+    });
+    assert!(result.unwrap_err().to_string().contains("no samples left"));
+    assert_eq!(*seen.lock().unwrap(), Some(true));
 }
