@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use safetensors::{Dtype as Stored, SafeTensors};
+use safetensors::Dtype as Stored;
+use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
 use super::{EMBEDDING, Source};
@@ -65,10 +66,10 @@ impl Safetensors {
         if header_len + 8 > len {
             return Err(format!("truncated: the header has {header_len} bytes, the file {len}"));
         }
-        let mut header = vec![0u8; 8 + header_len as usize];
-        file.read_exact_at(&mut header, 0).map_err(|error| error.to_string())?;
-        let (_, metadata) =
-            SafeTensors::read_metadata(&header).map_err(|error| format!("not a safetensors file: {error}"))?;
+        let mut header = vec![0u8; header_len as usize];
+        file.read_exact_at(&mut header, 8).map_err(|error| error.to_string())?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| format!("not a safetensors file: {error}"))?;
         let number = self.files.len();
         for (name, info) in metadata.tensors() {
             let offset = 8 + header_len + info.data_offsets.0 as u64;
