@@ -144,7 +144,7 @@ impl Ranks for Ring<'_> {
         while !driver.is_done() {
             self.agree(true)?;
             let mut round = vec![0; self.groups];
-            let enter = |group: usize, reply: Reply<Chosen>| {
+            let enter = |group: usize, reply: Reply<Chosen>| -> StageResult<Turn<Tokens>> {
                 round[group] += 1;
                 let goes_on = match &reply {
                     Reply::Next(chosen) | Reply::End(chosen) => {
