@@ -241,7 +241,7 @@ impl Config {
         };
         match name {
             RandomConfig::Tiny => shape(64, 176, 8, 4, 2, 512, 2048),
-            RandomConfig::Cache => shape(512, 1408, 4, 8, 4, 1024, 2048),
+            RandomConfig::Cache => shape(512, 1408, 4, 8, 4, 320, 2048),
             RandomConfig::Even => shape(1024, 2816, 16, 16, 4, 32_000, 4096),
             RandomConfig::Llama2_7b => shape(4096, 11_008, 32, 32, 32, 32_000, 4096),
         }
