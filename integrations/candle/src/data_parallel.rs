@@ -55,7 +55,9 @@ pub use options::{Buffers, Options, Unused, Wire};
 pub use parameters::Parameters;
 pub use segments::Segmented;
 
-pub(crate) use parameters::of_map;
+pub(crate) use agree::{agree, check_replicas};
+pub(crate) use parameters::{describe, of_map};
+pub(crate) use wire::gradient_dtype;
 
 use crate::error::{Error, Result};
 use crate::grads::{Grads, Local, Synced, same_parameters, scale};
@@ -186,7 +188,7 @@ impl<A: Axis> DataParallel<A> {
         let mut lines = parameters.lines();
         lines.extend(buffers.lines());
         lines.extend(options.lines());
-        agree::agree(&comm, "parameters, buffers or options", &lines)?;
+        agree(&comm, "parameters, buffers or options", &lines)?;
         for (_, var) in parameters.iter().chain(buffers.iter()) {
             comm.broadcast_tensor(var, comm.root(0)?)?;
         }
@@ -548,7 +550,7 @@ impl<A: Axis> DataParallel<A> {
     /// variable that differs.
     pub fn check_replicas(&self) -> Result<u64> {
         let replicated = self.buffers.iter().filter(|(name, _)| self.buffers.policy(name) != Buffers::Local);
-        agree::check_replicas(&self.comm, self.parameters.iter().chain(replicated))
+        check_replicas(&self.comm, self.parameters.iter().chain(replicated))
     }
 
     fn hold(&mut self, grads: Grads<Local>) -> Result<()> {
@@ -572,7 +574,7 @@ impl<A: Axis> DataParallel<A> {
         if weight == 0.0 {
             return Ok(None);
         }
-        let gradient = gradient.detach().to_dtype(wire::gradient_dtype(var.dtype()))?.contiguous()?;
+        let gradient = gradient.detach().to_dtype(gradient_dtype(var.dtype()))?.contiguous()?;
         if weight != 1.0 {
             scale(&gradient, weight)?;
         }
@@ -580,7 +582,8 @@ impl<A: Axis> DataParallel<A> {
     }
 }
 
-fn check_weight(weight: f64) -> Result<()> {
+/// Refuses what is no weight of samples.
+pub(crate) fn check_weight(weight: f64) -> Result<()> {
     match weight.is_finite() && weight >= 0.0 {
         true => Ok(()),
         false => Err(Error::invalid(format!("a weight of {weight}: must be 0 or more (usually the batch's samples)"))),

@@ -203,6 +203,12 @@ impl Error {
     }
 }
 
+impl From<hccl::pipeline::PlanError> for Error {
+    fn from(error: hccl::pipeline::PlanError) -> Self {
+        Error::Hccl(error.into())
+    }
+}
+
 /// For the places where candle calls us and wants its own error.
 ///
 /// Our error travels inside and comes out again when candle's error is turned into [`Error`], by `?` for example: a peer

@@ -359,7 +359,7 @@ impl<S: Synchronised> Grads<S> {
     pub fn norm(&self) -> Result<f64> {
         let mut sum = 0.0;
         for tensor in self.tensors.iter().flatten() {
-            sum += storage::read("norm", tensor, SumOfSquares)?;
+            sum += sum_of_squares(tensor)?;
         }
         Ok(sum.sqrt())
     }
@@ -412,6 +412,11 @@ pub(crate) fn same_parameters(ours: &Parameters, theirs: &Parameters) -> Result<
     }
     let difference = ours.first_difference(theirs).unwrap_or_else(|| "other variables of the same names".into());
     Err(Error::invalid(format!("gradients of another set of parameters: {difference}")))
+}
+
+/// In f64, in a fixed order.
+pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
+    storage::read("norm", tensor, SumOfSquares)
 }
 
 struct SumOfSquares;

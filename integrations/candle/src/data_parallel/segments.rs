@@ -163,7 +163,7 @@ impl<A: Axis> DataParallel<A> {
         }
         let line = |(segment, names): (usize, &Vec<String>)| format!("segment {segment}: {}", names.join(", "));
         let lines: Vec<String> = names.iter().enumerate().map(line).collect();
-        agree::agree(&self.comm, "segments", &lines)?;
+        agree(&self.comm, "segments", &lines)?;
         self.plan = Plan::segmented(&self.parameters, &self.options, &names)?;
         Ok(())
     }
