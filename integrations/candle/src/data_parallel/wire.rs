@@ -235,7 +235,7 @@ impl<W: Wired> VisitMut for Drain<'_, W> {
 }
 
 /// Gradients are kept in f64 for F64 parameters and in f32 for all others.
-pub(crate) fn gradient_dtype(parameter: DType) -> DType {
+pub(super) fn gradient_dtype(parameter: DType) -> DType {
     match parameter {
         DType::F64 => DType::F64,
         _ => DType::F32,
