@@ -150,3 +150,50 @@ impl fmt::Debug for Job {
         write!(f, "Job({})", self.layer.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{Device, Var};
+
+    /// Gradients of candle's own layers and of ours: the input's at once, the weights' from the queue only.
+    #[test]
+    fn weight_parts_wait_and_are_those_of_candle() {
+        let (queue, sums) = (Queue::default(), Sums::default());
+        let var = |from: f32, shape: &[usize]| {
+            let len = shape.iter().product::<usize>();
+            let values = (0..len).map(|i| from + ((i * 7) % 5) as f32 / 4.0).collect();
+            Var::from_vec(values, shape, &Device::Cpu).unwrap()
+        };
+        let (x, weight, bias, scale) = (var(-0.5, &[3, 4]), var(-0.3, &[2, 4]), var(0.1, &[2]), var(0.7, &[4]));
+        let linear = Linear::from_tensors(weight.as_tensor().clone(), Some(bias.as_tensor().clone()), &queue).unwrap();
+        let norm = RmsNorm::from_tensor(scale.as_tensor().clone(), 1e-5, &queue).unwrap();
+        let root = ((x.sqr().unwrap().mean_keepdim(1).unwrap() + 1e-5).unwrap()).sqrt().unwrap();
+        let unit = x.broadcast_div(&root).unwrap().broadcast_mul(&scale).unwrap();
+        let theirs = unit.matmul(&weight.t().unwrap()).unwrap().broadcast_add(&bias).unwrap();
+        let theirs = theirs.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let ours = linear.forward(&norm.forward(&x).unwrap()).unwrap();
+        let ours = ours.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let close = |a: &Tensor, b: &Tensor| {
+            let off = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
+            assert!(off.to_scalar::<f32>().unwrap() < 1e-5, "{a} {b}");
+        };
+        close(ours.get(&x).unwrap(), theirs.get(&x).unwrap());
+        for later in [&weight, &bias, &scale] {
+            assert!(ours.get(later).is_none() && sums.take(later).is_none());
+        }
+        let jobs = queue.take();
+        assert_eq!((jobs.len(), queue.take().len()), (2, 0));
+        jobs.into_iter().for_each(|job| job.run(&sums).unwrap());
+        for now in [&weight, &bias, &scale] {
+            close(&sums.take(now).unwrap(), theirs.get(now).unwrap());
+        }
+    }
+
+    #[test]
+    fn computed_weights_are_refused() {
+        let var = Var::new(&[[1f32, 2.0]], &Device::Cpu).unwrap();
+        let refused = Linear::from_tensors(var.affine(2.0, 0.0).unwrap(), None, &Queue::default()).unwrap_err();
+        assert!(refused.to_string().contains("computed from variables"), "{refused}");
+    }
+}

@@ -62,7 +62,7 @@ fn a_mesh_of_replicas_and_stages_trains_as_one_process() {
                 step(&mut pipe, index, from, to)?;
                 let grads = replicas.local((to - from) as f64)?;
                 sgd.step(&replicas.sync(grads)?)?;
-                assert_eq!(replicas.check()?, [], "nothing is tied");
+                assert!(replicas.check()?.is_empty(), "nothing is tied");
             }
             values(replicas.parameters())
         })

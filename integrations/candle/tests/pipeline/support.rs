@@ -104,8 +104,8 @@ pub(crate) fn chain<A: Axis>(
     let stages = plan.stages();
     let start = pipeline::train(comm, plan).grad_wire(wire);
     let first = if split { start.split_stage(make) } else { start.stage(make) };
-    let rest = |pipe: pipeline::Builder<_, _, _, _>, _| if split { pipe.split_stage(make) } else { pipe.stage(make) };
-    Ok((1..stages).fold(first, rest).build()?)
+    let chain = (1..stages).fold(first, |pipe, _| if split { pipe.split_stage(make) } else { pipe.stage(make) });
+    Ok(chain.build()?)
 }
 
 /// One step of a chain on samples `from..to`; the loss of the step.

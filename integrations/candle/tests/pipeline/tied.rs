@@ -16,7 +16,7 @@ const WORDS: usize = 10;
 const BLOCKS: usize = 2;
 /// Sequences and their length, in each step.
 const STEPS: [(usize, usize); 3] = [(7, 3), (5, 4), (9, 2)];
-const MOST_NORM: f64 = 0.6;
+const MOST_NORM: f64 = 0.3;
 
 type Ids = TensorAct<u32, (Batch, Seq)>;
 type H = TensorAct<f32, (Batch, Seq, Fixed<WIDTH>)>;
