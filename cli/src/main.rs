@@ -1,5 +1,7 @@
-//! The `hccl` command: `hccl run -n 4 -- program args` starts the ranks of one host.
+//! The `hccl` command: `hccl run -n 4 -- program args` starts the ranks of one host, `hccl bench` measures collectives.
 
+#[cfg(target_os = "linux")]
+mod bench;
 #[cfg(target_os = "linux")]
 mod run;
 
@@ -8,6 +10,7 @@ fn main() -> std::process::ExitCode {
     use clap::Parser;
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(*args),
     }
 }
 
@@ -23,6 +26,7 @@ struct Cli {
 #[derive(clap::Subcommand)]
 enum Command {
     Run(run::Run),
+    Bench(Box<bench::Bench>),
 }
 
 #[cfg(not(target_os = "linux"))]
