@@ -45,9 +45,13 @@ impl Window {
 impl Engine {
     /// Copies inside this rank's own memory, or between it and its slot.
     pub(super) fn copy_local(&self, from: *const u8, to: *mut u8, bytes: usize) {
+        self.copy_hinted(from, to, bytes, Hint::Cached);
+    }
+
+    fn copy_hinted(&self, from: *const u8, to: *mut u8, bytes: usize, hint: Hint) {
         if bytes > 0 && from != to.cast_const() {
             // SAFETY: both are valid for `bytes` bytes by the call's contract, and in-place parts are equal or disjoint.
-            unsafe { kernel::copy(from, to, bytes, Hint::Cached) };
+            unsafe { kernel::copy(from, to, bytes, hint) };
         }
     }
 
@@ -151,7 +155,7 @@ impl Engine {
             }
             self.outputs.clear();
             self.outputs.push(call.recv.ptr);
-            self.reduce(call, count as usize);
+            self.reduce(call, count as usize, Hint::Cached);
             return Ok(());
         }
         for rank in 0..size {
@@ -165,13 +169,13 @@ impl Engine {
     }
 
     /// Reduces `elements` elements of `self.sources` into `self.outputs`.
-    fn reduce(&self, call: &Call, elements: usize) {
+    fn reduce(&self, call: &Call, elements: usize, hint: Hint) {
         let Some(op) = call.op else { return };
         if elements > 0 {
             let (sources, outputs) = (&self.sources[..], &self.outputs[..]);
             // SAFETY: all are valid for `elements` elements by the contract of the calls that all ranks made with equal
             // fingerprints; outputs equal sources or are disjoint from them, and no rank writes another's share.
-            unsafe { kernel::reduce_chunk(call.dtype, op, sources, outputs, elements, self.group.size, Hint::Cached) };
+            unsafe { kernel::reduce_chunk(call.dtype, op, sources, outputs, elements, self.group.size, hint) };
         }
     }
 
@@ -240,9 +244,24 @@ impl Engine {
         Ok(())
     }
 
+    /// Where results should go: past the cache when all ranks' buffers, `bytes` each, are more than it holds, and no
+    /// result lands where it was read from.
+    fn hint(&self, call: &Call, bytes: usize) -> Hint {
+        let apart = |view: &View| !view.recv_staged && (view.send_staged || view.send != view.recv);
+        let apart = match call.kind {
+            Kind::AllReduce | Kind::Reduce => {
+                (0..self.group.size).all(|rank| !call.is_sink(rank) || apart(&self.views[rank]))
+            }
+            _ => true,
+        };
+        let everything = bytes.saturating_mul(2 * self.group.size);
+        if apart && everything > crate::sys::cache_bytes() { Hint::Stream } else { Hint::Cached }
+    }
+
     /// all_reduce and reduce.
     pub(super) fn reduce_rounds(&mut self, call: &Call) -> Result<()> {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
+        let hint = self.hint(call, (call.count as usize).saturating_mul(width));
         let work = |engine: &mut Engine, window: Window| {
             let (from, to) = share(window.to - window.from, size, me, width);
             for first in (from..to).step_by(VISIT / width) {
@@ -259,7 +278,7 @@ impl Engine {
                     }
                 }
                 let elements = (to - first).min(VISIT / width);
-                engine.group.visit(|| engine.reduce(call, elements))?;
+                engine.group.visit(|| engine.reduce(call, elements, hint))?;
             }
             Ok(())
         };
@@ -288,6 +307,8 @@ impl Engine {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
         let part = call.send_part(me);
         let longest = (0..size).map(|piece| call.send_part(piece).1).max().unwrap_or(0) as usize;
+        let in_place = call.send.ptr.wrapping_add(part.0 as usize * width) == call.recv.ptr;
+        let hint = if in_place { Hint::Cached } else { self.hint(call, longest.saturating_mul(width * size)) };
         let work = |engine: &mut Engine, window: Window| {
             let (from, count) = window.cut(part);
             for first in (0..count).step_by(VISIT / width) {
@@ -300,7 +321,7 @@ impl Engine {
                 engine.outputs.clear();
                 engine.outputs.push(call.recv.ptr.wrapping_add((from + first) * width));
                 let elements = (count - first).min(VISIT / width);
-                engine.group.visit(|| engine.reduce(call, elements))?;
+                engine.group.visit(|| engine.reduce(call, elements, hint))?;
             }
             Ok(())
         };
@@ -311,15 +332,16 @@ impl Engine {
     pub(super) fn exchange_rounds(&mut self, call: &Call) -> Result<()> {
         let (me, size) = (self.group.rank, self.group.size);
         let longest = self.longest_part(call);
+        let hint = self.hint(call, call.recv.bytes);
         let work = |engine: &mut Engine, window: Window| {
             // Each rank starts with its right neighbour, so that not all read the same memory at once.
-            (0..size).map(|i| (me + i) % size).try_for_each(|rank| engine.pull(call, window, rank))
+            (0..size).map(|i| (me + i) % size).try_for_each(|rank| engine.pull(call, window, rank, hint))
         };
         self.rounds(call, longest, work, |_, _| {})
     }
 
     /// Copies a window of what `rank` has for this rank.
-    fn pull(&self, call: &Call, window: Window, rank: usize) -> Result<()> {
+    fn pull(&self, call: &Call, window: Window, rank: usize, hint: Hint) -> Result<()> {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
         let part = call.recv_part(rank, me);
         let (from, count) = window.cut(part);
@@ -336,7 +358,7 @@ impl Engine {
         let bytes = count * width;
         for offset in (0..bytes).step_by(VISIT) {
             let (source, target) = (source.wrapping_add(offset), target.wrapping_add(offset));
-            self.group.visit(|| self.copy_local(source, target, (bytes - offset).min(VISIT)))?;
+            self.group.visit(|| self.copy_hinted(source, target, (bytes - offset).min(VISIT), hint))?;
         }
         Ok(())
     }

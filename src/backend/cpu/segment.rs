@@ -16,7 +16,7 @@ use crate::sys::SharedMemory;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Changes with every change of the layout: ranks built from different versions refuse each other.
-pub(crate) const LAYOUT: u32 = 2;
+pub(crate) const LAYOUT: u32 = 3;
 /// Most ranks of one group on one host.
 pub(crate) const MAX_RANKS: usize = 256;
 /// Bytes of data that travel inside a slot.
@@ -150,7 +150,7 @@ pub(crate) struct Outbox {
     pub(crate) count: AtomicU64,
     /// Address or offset of the data.
     pub(crate) place: AtomicU64,
-    /// Chunks that the sender has put into the bounce block.
+    /// Chunks that the sender has put into the bounce block; 1 when it has written its half of a shared copy.
     pub(crate) filled: AtomicU64,
     padding: [AtomicU64; 10],
     /// Data of short messages.
@@ -164,10 +164,12 @@ pub(crate) struct Inbox {
     pub(crate) posted: AtomicU64,
     /// Number of the last message that the receiver's running call asks for before it ends.
     pub(crate) planned: AtomicU64,
-    /// dtype.
+    /// dtype, and where the memory asked for is, if the sender reaches it.
     pub(crate) what: AtomicU64,
     /// Elements.
     pub(crate) count: AtomicU64,
+    /// Address or offset of the memory asked for.
+    pub(crate) place: AtomicU64,
     /// Number of the last message received whole.
     pub(crate) done: AtomicU64,
     /// Chunks that the receiver has taken out of the bounce block.
