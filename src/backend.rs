@@ -19,6 +19,7 @@
 //!
 //! [`ErrorKind::Mismatch`]: crate::ErrorKind::Mismatch
 
+use crate::device::Device;
 use crate::element::DType;
 use crate::error::{Error, Result};
 use crate::reduce::OpKind;
@@ -26,6 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) mod cpu;
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+pub(crate) mod hccl;
+pub(crate) mod queue;
 
 /// What a call does. Codes travel in fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +101,12 @@ pub(crate) enum Home {
     Private,
     /// A [`DeviceBuffer`](crate::DeviceBuffer) of the shared heap: `offset` bytes into arena `arena` of this process.
     Heap { arena: u32, offset: u64 },
+    /// Memory of this NPU: its address means nothing to the host.
+    #[cfg_attr(
+        not(all(target_os = "linux", not(hccl_portable))),
+        allow(dead_code, reason = "made where there is a backend for NPUs")
+    )]
+    Npu { device: u32 },
 }
 
 /// A run of bytes lent to a call.
@@ -217,10 +227,13 @@ pub(crate) enum Support {
     /// As a whole.
     Native,
     /// By a detour that costs time, not exactness.
-    #[allow(dead_code, reason = "the CPU engine does everything natively; the HCCL backend will not")]
+    #[cfg_attr(
+        not(all(target_os = "linux", not(hccl_portable))),
+        allow(dead_code, reason = "the CPU engine does everything natively")
+    )]
     Emulated,
     /// Not at all, for this reason.
-    #[allow(dead_code, reason = "the CPU engine does everything natively; the HCCL backend will not")]
+    #[allow(dead_code, reason = "both engines do everything, if by a detour; the next may not")]
     Refused(&'static str),
 }
 
@@ -234,6 +247,9 @@ pub(crate) trait Backend: Send + Sync {
 
     /// The name of the engine, as `cpu`.
     fn name(&self) -> &'static str;
+
+    /// Where its buffers live. Calls name memory of this device or plain memory of the host, checked above the seam.
+    fn device(&self) -> Device;
 
     /// How this backend does `op` on `dtype`; `None` asks for moving without reducing.
     fn support(&self, dtype: DType, op: Option<OpKind>) -> Support;

@@ -78,16 +78,29 @@ mod builder;
 mod bytes;
 pub(crate) mod check;
 mod fused;
+mod messages;
 mod owned;
 pub(crate) mod queue;
 mod subgroup;
 #[cfg(test)]
 mod tests;
 
-pub use blocking::Batch;
 pub use builder::Builder;
+pub use messages::Batch;
 
 /// A group of ranks as this rank sees it, on axis `A`. The module page says more.
+///
+/// ```
+/// use hccl::{Axis, Communicator, Sum};
+/// /// The samples that all ranks of any group hold together.
+/// fn samples<A: Axis>(comm: &Communicator<A>, own: u64) -> hccl::Result<u64> {
+///     let mut sum = [own];
+///     comm.all_reduce(&mut sum, Sum)?;
+///     Ok(sum[0])
+/// }
+/// assert_eq!(hccl::local(3, |comm| samples(&comm, 100 + comm.rank().index() as u64))?, [303; 3]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Communicator<A: Axis = World> {
     pub(crate) queue: Arc<Queue>,
     options: Options,
@@ -118,6 +131,14 @@ impl Communicator<World> {
     }
 
     /// A world with other deadlines than the environment's.
+    ///
+    /// ```
+    /// use hccl::Communicator;
+    /// use std::time::Duration;
+    /// let comm = Communicator::builder().exec_timeout(Duration::from_secs(20)).from_env()?;
+    /// assert_eq!(comm.exec_timeout(), Duration::from_secs(20));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -175,26 +196,69 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// This rank's number in the group.
+    ///
+    /// ```
+    /// let shards = hccl::local(3, |comm| {
+    ///     Ok((0..7).skip(comm.rank().index()).step_by(comm.size()).collect::<Vec<usize>>())
+    /// })?;
+    /// assert_eq!(shards, [vec![0, 3, 6], vec![1, 4], vec![2, 5]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn rank(&self) -> Rank<A> {
         Rank::new(self.place().rank)
     }
 
     /// Ranks in the group; at least 1.
+    ///
+    /// ```
+    /// let rows = hccl::local(3, |comm| {
+    ///     let (rank, n) = (comm.rank().index(), comm.size());
+    ///     Ok(100 * rank / n..100 * (rank + 1) / n) // this rank's share of 100 rows
+    /// })?;
+    /// assert_eq!(rows, [0..33, 33..66, 66..100]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn size(&self) -> usize {
         self.place().size as usize
     }
 
     /// Where [`upload`](Communicator::upload) and [`zeros`](Communicator::zeros) put their buffers.
+    ///
+    /// ```
+    /// let comm = hccl::Communicator::from_env()?;
+    /// let buf = hccl::DeviceBuffer::from_slice(comm.device(), &[1u8, 2])?; // what `upload` does
+    /// assert_eq!(buf.device(), comm.device());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn device(&self) -> Device {
-        Device::Cpu
+        self.queue.backend().device()
     }
 
     /// How long one call may take before it fails with `Timeout`.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// let comm = hccl::Communicator::builder().exec_timeout(Duration::from_secs(9)).from_env()?;
+    /// let started = Instant::now();
+    /// comm.barrier()?;
+    /// assert!(started.elapsed() < comm.exec_timeout());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn exec_timeout(&self) -> Duration {
         self.options.exec_timeout
     }
 
     /// Rank `index` as the other side of a message.
+    ///
+    /// ```
+    /// let out = hccl::local(3, |comm| {
+    ///     let next = comm.peer((comm.rank().index() + 1) % comm.size())?;
+    ///     assert!(comm.peer(3).is_err());
+    ///     Ok(next.index())
+    /// })?;
+    /// assert_eq!(out, [1, 2, 0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `NoSuchRank` when the group has no such rank.
@@ -204,6 +268,16 @@ impl<A: Axis> Communicator<A> {
 
     /// Rank `index` as the root of a collective.
     ///
+    /// ```
+    /// let out = hccl::local(3, |comm| {
+    ///     let mut seed = [comm.rank().index() as u64 * 7];
+    ///     comm.broadcast(&mut seed, comm.root(2)?)?;
+    ///     Ok(seed[0])
+    /// })?;
+    /// assert_eq!(out, [14; 3]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `NoSuchRank` when the group has no such rank.
     pub fn root(&self, index: usize) -> Result<Root<A>> {
@@ -211,11 +285,26 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// True when this rank is `root`.
+    ///
+    /// ```
+    /// let out = hccl::local(3, |comm| {
+    ///     let writer = comm.root(1)?;
+    ///     Ok(if comm.is_root(writer) { "writes the checkpoint" } else { "goes on" })
+    /// })?;
+    /// assert_eq!(out, ["goes on", "writes the checkpoint", "goes on"]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_root(&self, root: Root<A>) -> bool {
         root.member().group == self.place().group && root.index() == self.rank().index()
     }
 
     /// Every other rank of the group, in rank order.
+    ///
+    /// ```
+    /// let out = hccl::local(3, |comm| Ok(comm.peers().map(|peer| peer.index()).collect::<Vec<_>>()))?;
+    /// assert_eq!(out, [[1, 2], [0, 2], [0, 1]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn peers(&self) -> impl Iterator<Item = Peer<A>> + use<A> {
         let Place { rank, size, group, .. } = *self.place();
         (0..size).filter(move |&index| index != rank).map(move |index| Peer::new(group, index))
@@ -230,6 +319,16 @@ impl<A: Axis> Communicator<A> {
 
     /// A buffer on this communicator's device with a copy of these elements.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut grads = comm.upload(&[1.0f32, comm.rank().index() as f32])?;
+    ///     comm.all_reduce(&mut grads, hccl::Sum)?;
+    ///     grads.to_vec()
+    /// })?;
+    /// assert_eq!(out, [[2.0, 1.0]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Resource` when there is not enough memory.
     pub fn upload<T: Element>(&self, elements: &[T]) -> Result<DeviceBuffer<T>> {
@@ -237,6 +336,16 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// A buffer of `len` zeros on this communicator's device.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut all = comm.zeros::<u32>(comm.size())?;
+    ///     comm.all_gather(&[comm.rank().index() as u32 + 3], &mut all)?;
+    ///     all.to_vec()
+    /// })?;
+    /// assert_eq!(out, [[3, 4]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Resource` when there is not enough memory.
@@ -261,11 +370,33 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// The error that failed the group, if it failed: what every further call returns.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     if comm.rank().index() == 1 {
+    ///         let _lost = comm.barrier(); // rank 0 is gone, or goes
+    ///     }
+    ///     Ok(comm.failure().and_then(|first| first.peer()))
+    /// })?;
+    /// assert_eq!(out, [None, Some(0)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn failure(&self) -> Option<Error> {
         self.queue.backend().failure()
     }
 
     /// Waits for queued calls, leaves the group and tells of errors, which dropping cannot.
+    ///
+    /// ```
+    /// let results = hccl::local_results(2, |comm| {
+    ///     if comm.rank().index() == 1 {
+    ///         comm.abort_handle().abort();
+    ///     }
+    ///     comm.close()
+    /// })?;
+    /// assert!(results[1].as_ref().is_err_and(|err: &hccl::Error| err.peer() == Some(1)));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The failure of the group, when it failed.
@@ -289,12 +420,35 @@ impl<A: Axis> fmt::Debug for Communicator<A> {
 }
 
 /// Fails a group from any thread. Made by [`Communicator::abort_handle`].
+///
+/// ```
+/// use hccl::ErrorKind;
+/// let err = hccl::local(2, |comm| {
+///     if comm.rank().index() == 1 {
+///         let handle = comm.abort_handle();
+///         let watchdog = std::thread::spawn(move || handle.abort()); // when the user presses a key, say
+///         watchdog.join().unwrap();
+///     }
+///     comm.barrier()
+/// })
+/// .unwrap_err();
+/// assert!(matches!(err.kind(), ErrorKind::Aborted { by: 1 }));
+/// ```
 #[derive(Clone)]
 pub struct AbortHandle(Arc<dyn Backend>);
 
 impl AbortHandle {
     /// Fails the group on every rank: running calls and all later ones return `Aborted`. Does nothing when the group
     /// has failed or is closed.
+    ///
+    /// ```
+    /// let comm = hccl::Communicator::from_env()?;
+    /// let handle = comm.abort_handle();
+    /// handle.abort();
+    /// handle.abort(); // has nothing left to do
+    /// assert!(comm.barrier().unwrap_err().to_string().contains("rank 0 aborted"));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn abort(&self) {
         self.0.abort();
     }

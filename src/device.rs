@@ -1,36 +1,33 @@
 //! Where memory lives: [`Device`].
 //!
+//! A communicator is on one device, chosen with [`Builder::device`](crate::Builder::device); its buffers live there.
+//!
 //! ```
 //! use hccl::{Device, DeviceBuffer};
 //! let buf = DeviceBuffer::from_slice(Device::Cpu, &[1.0f32, 2.0])?;
 //! assert_eq!(buf.device(), Device::Cpu);
-//! assert!(DeviceBuffer::<f32>::zeros(Device::Npu(0), 4).unwrap_err().to_string().contains("NPU 0"));
 //! # Ok::<(), hccl::Error>(())
 //! ```
 
-use crate::error::{Error, ErrorKind, Result};
 use std::fmt;
 
 /// The home of a [`DeviceBuffer`](crate::DeviceBuffer).
+///
+/// ```
+/// use hccl::{Device, ErrorKind};
+/// assert_eq!(Device::default().to_string(), "CPU");
+/// let refused = hccl::DeviceBuffer::<f32>::zeros(Device::Npu(1), 8).unwrap_err();
+/// assert!(matches!(refused.kind(), ErrorKind::Unsupported { what } if what.contains("NPU 1")));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
     /// Memory of the host, which peers on this host reach without a copy.
     #[default]
     Cpu,
-    /// The Ascend NPU with this logical number. No backend of this build reaches one: making a buffer there is refused.
+    /// The Ascend NPU with this logical number, reached through AscendCL and HCCL, which are looked for when the first
+    /// buffer or communicator is made there. Linux only.
     Npu(u32),
-}
-
-impl Device {
-    /// Refuses devices that no backend of this build reaches.
-    pub(crate) fn check(self) -> Result<()> {
-        match self {
-            Device::Cpu => Ok(()),
-            Device::Npu(_) => Err(Error::new(ErrorKind::Unsupported { what: format!("memory on {self}") })
-                .hint("this build has the CPU backend only: use Device::Cpu")),
-        }
-    }
 }
 
 impl fmt::Display for Device {

@@ -33,6 +33,18 @@ mod sealed {
 }
 
 /// A plain number that every backend can move between ranks. Sealed; the module page lists all of them.
+///
+/// ```
+/// use hccl::{Communicator, Element};
+/// /// What every rank has, in rank order.
+/// fn everyone<T: Element>(comm: &Communicator, own: T) -> hccl::Result<Vec<T>> {
+///     let mut all = vec![T::default(); comm.size()];
+///     comm.all_gather(&[own], &mut all)?;
+///     Ok(all)
+/// }
+/// assert_eq!(hccl::local(2, |comm| everyone(&comm, comm.rank().index() as u16 + 7))?, [[7, 8]; 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a collective element",
     label = "ranks exchange numbers, not `{Self}`",
@@ -41,11 +53,31 @@ mod sealed {
 )]
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The run-time name of the type.
+    ///
+    /// ```
+    /// use hccl::Element;
+    /// fn header<T: Element>(elements: &[T]) -> String {
+    ///     format!("{} x {}", elements.len(), T::DTYPE)
+    /// }
+    /// assert_eq!(header(&[0i64; 3]), "3 x i64");
+    /// ```
     const DTYPE: DType;
 }
 
 /// An element that can be reduced with [`Sum`](crate::Sum), [`Prod`](crate::Prod), [`Min`](crate::Min) and
 /// [`Max`](crate::Max). Integers wrap on overflow.
+///
+/// ```
+/// use hccl::{Communicator, Numeric, Sum};
+/// /// The sum over all elements of all ranks.
+/// fn total<T: Numeric>(comm: &Communicator, own: &[T]) -> hccl::Result<T> {
+///     let mut sum = [own.iter().fold(T::zero(), |sum, &x| sum + x)];
+///     comm.all_reduce(&mut sum, Sum)?;
+///     Ok(sum[0])
+/// }
+/// assert_eq!(hccl::local(2, |comm| total(&comm, &[comm.rank().index() as i32, 4]))?, [9, 9]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be reduced",
     label = "a reduction needs a number",
@@ -54,6 +86,17 @@ pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Se
 pub trait Numeric: Element + num_traits::Num {}
 
 /// A number that can be averaged: [`Avg`](crate::Avg) is for these only.
+///
+/// ```
+/// use hccl::{Avg, Communicator, Float};
+/// /// The norm of the average of the ranks' gradients.
+/// fn norm<T: Float>(comm: &Communicator, mut grads: Vec<T>) -> hccl::Result<T> {
+///     comm.all_reduce(&mut grads, Avg)?;
+///     Ok(grads.iter().fold(T::zero(), |sum, &g| sum + g * g).sqrt())
+/// }
+/// assert_eq!(hccl::local(2, |comm| norm(&comm, vec![comm.rank().index() as f64 * 6.0, 4.0]))?, [5.0; 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be averaged",
     label = "an average of integers is not an integer",
@@ -65,6 +108,15 @@ pub trait Float: Numeric + num_traits::Float {}
 macro_rules! elements {
     ($($t:ty => $dtype:ident, $name:literal, $bytes:literal;)*) => {
         /// The run-time name of an [`Element`] type.
+        ///
+        /// ```
+        /// use hccl::DType;
+        /// /// Bytes that a message of this type and length moves.
+        /// fn bytes(dtype: DType, len: usize) -> usize {
+        ///     dtype.size() * len
+        /// }
+        /// assert_eq!((bytes(DType::F16, 10), bytes(DType::I64, 10)), (20, 80));
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         #[repr(u8)]
@@ -74,14 +126,27 @@ macro_rules! elements {
 
         impl DType {
             /// Every dtype, in the order of their codes.
+            ///
+            /// ```
+            /// let wide: Vec<&str> = hccl::DType::ALL.iter().filter(|d| d.size() == 8).map(|d| d.name()).collect();
+            /// assert_eq!(wide, ["i64", "u64", "f64"]);
+            /// ```
             pub const ALL: &'static [DType] = &[$(DType::$dtype),*];
 
             /// Bytes of one element.
+            ///
+            /// ```
+            /// assert_eq!(hccl::DType::BF16.size() * 1024, 2048);
+            /// ```
             pub const fn size(self) -> usize {
                 match self { $(DType::$dtype => $bytes,)* }
             }
 
             /// The Rust name of the type, as `f32`.
+            ///
+            /// ```
+            /// assert_eq!(hccl::DType::BF16.name(), std::any::type_name::<half::bf16>().rsplit("::").next().unwrap());
+            /// ```
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$dtype => $name,)* }
             }
@@ -118,6 +183,15 @@ impl Float for f64 {}
 
 impl DType {
     /// True for the types that can be averaged.
+    ///
+    /// ```
+    /// use hccl::{DType, OpKind};
+    /// /// The operation that joins gradients of this type.
+    /// fn join(dtype: DType) -> OpKind {
+    ///     if dtype.is_float() { OpKind::Avg } else { OpKind::Sum }
+    /// }
+    /// assert_eq!((join(DType::F16), join(DType::U8)), (OpKind::Avg, OpKind::Sum));
+    /// ```
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
@@ -135,6 +209,13 @@ impl fmt::Display for DType {
 }
 
 /// The text is not the name of a [`DType`].
+///
+/// ```
+/// use hccl::element::UnknownDType;
+/// let unknown = "float32".parse::<hccl::DType>().unwrap_err();
+/// assert_eq!(unknown, UnknownDType("float32".to_owned()));
+/// assert!(unknown.to_string().contains("f16 bf16 f32 f64"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype {0:?} (known: i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64)")]
 pub struct UnknownDType(pub String);

@@ -25,9 +25,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// `Result` with [`Error`].
+///
+/// ```
+/// fn samples_of_a_rank(all: usize, ranks: usize) -> hccl::Result<usize> {
+///     all.checked_div(ranks).ok_or_else(|| hccl::Error::rank_failed(0, "no ranks"))
+/// }
+/// assert_eq!(samples_of_a_rank(9, 2)?, 4);
+/// assert!(samples_of_a_rank(9, 0).is_err());
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What failed, where, and what to do about it.
+///
+/// ```
+/// let out = hccl::local(2, |comm| {
+///     let err = comm.root(4 + comm.rank().index()).unwrap_err();
+///     assert!(err.is_recoverable()); // the communicator is still good
+///     comm.barrier()?;
+///     Ok(err.to_string())
+/// })?;
+/// assert_eq!(out[1], "there is no rank 5 in a group of 2 (hint: ranks count from 0)");
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -42,6 +62,17 @@ struct Inner {
 }
 
 /// How a peer was lost.
+///
+/// ```
+/// use hccl::{ErrorKind, Loss};
+/// let results = hccl::local_results(2, |comm| {
+///     assert!(comm.rank().index() != 1, "rank 1 has no data");
+///     comm.barrier()
+/// })?;
+/// let err: &hccl::Error = results[0].as_ref().unwrap_err();
+/// assert!(matches!(err.kind(), ErrorKind::PeerLost { peer: 1, how: Loss::Panicked }), "{err}");
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -55,6 +86,17 @@ pub enum Loss {
 }
 
 /// The machine-readable part of an [`Error`].
+///
+/// ```
+/// use hccl::{Error, ErrorKind};
+/// /// Whether a new communicator of the ranks that are left may help.
+/// fn may_restart(err: &Error) -> bool {
+///     matches!(err.kind(), ErrorKind::PeerLost { .. } | ErrorKind::Timeout { .. } | ErrorKind::Aborted { .. })
+/// }
+/// let leaves = |comm: hccl::Communicator| if comm.rank().index() == 1 { Ok(()) } else { comm.barrier() };
+/// assert!(may_restart(&hccl::local(2, leaves).unwrap_err()));
+/// assert!(!may_restart(&hccl::local(0, leaves).unwrap_err()));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -67,7 +109,7 @@ pub enum ErrorKind {
     },
     /// The deadline passed; the named ranks are alive and had not arrived.
     Timeout {
-        /// Ranks that had not arrived, in the group of the failed call.
+        /// Ranks that had not arrived, in the group of the failed call; empty where a device waited, which cannot tell.
         late: Vec<usize>,
         /// How long this rank waited.
         after: Duration,
@@ -135,6 +177,15 @@ pub enum ErrorKind {
     Unsupported {
         /// What was asked for.
         what: String,
+    },
+    /// A device's own library failed a call.
+    Vendor {
+        /// The library's function.
+        call: &'static str,
+        /// What it returned.
+        code: i32,
+        /// The device.
+        device: crate::Device,
     },
     /// An argument that can never be right.
     InvalidArgument {
@@ -215,6 +266,12 @@ impl Error {
         self
     }
 
+    /// Adds the error underneath, of any type.
+    pub(crate) fn boxed_source(mut self, source: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        self.0.source = Some(Arc::from(source));
+        self
+    }
+
     /// A refusal of the operating system.
     pub(crate) fn resource(what: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         Error::new(ErrorKind::Resource { what: what.into() }).source(source)
@@ -226,26 +283,74 @@ impl Error {
     }
 
     /// A failure of a rank's own code, for the closures of [`local`](crate::local()).
+    ///
+    /// ```
+    /// use hccl::Error;
+    /// let err = hccl::local(2, |comm| {
+    ///     let loss = [1.5, f32::NAN][comm.rank().index()];
+    ///     if loss.is_nan() {
+    ///         return Err(Error::rank_failed(comm.rank().index(), "loss is NaN"));
+    ///     }
+    ///     comm.barrier()
+    /// })
+    /// .unwrap_err();
+    /// assert_eq!(err.to_string(), "rank 1 failed: loss is NaN");
+    /// ```
     pub fn rank_failed(rank: usize, message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Rank { rank, message: message.into() })
     }
 
     /// The machine-readable part.
+    ///
+    /// ```
+    /// use hccl::ErrorKind;
+    /// let out = hccl::local(2, |comm| {
+    ///     let err = comm.all_gather(&[1u8], &mut vec![0; 5 + comm.rank().index()]).unwrap_err();
+    ///     let ErrorKind::Length { expected, actual, .. } = *err.kind() else { return Err(err) };
+    ///     Ok((expected, actual))
+    /// })?;
+    /// assert_eq!(out, [(2, 5), (2, 6)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
     /// The operation that failed, as `all_reduce`.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let err = comm.all_gather(&[1u8], &mut [0; 5]).unwrap_err();
+    ///     Ok((err.op(), err.rank()))
+    /// })?;
+    /// assert_eq!(out, [(Some("all_gather"), Some(0)), (Some("all_gather"), Some(1))]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn op(&self) -> Option<&'static str> {
         self.0.op
     }
 
     /// The rank on which it failed, in the group of the call.
+    ///
+    /// ```
+    /// let err = hccl::local(3, |comm| {
+    ///     let len = if comm.rank().index() == 2 { 7 } else { 1 };
+    ///     comm.scatter(Some(&[1.0f32; 3]), &mut vec![0.0; len], comm.root(2)?)
+    /// })
+    /// .unwrap_err();
+    /// assert_eq!(err.rank(), Some(2)); // only the root has a reason to complain
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn rank(&self) -> Option<usize> {
         self.0.rank.map(|(rank, _)| rank)
     }
 
     /// The peer at fault, when there is one.
+    ///
+    /// ```
+    /// let err = hccl::local(3, |comm| if comm.rank().index() == 2 { Ok(()) } else { comm.barrier() }).unwrap_err();
+    /// assert_eq!(err.peer(), Some(2));
+    /// ```
     pub fn peer(&self) -> Option<usize> {
         match self.0.kind {
             ErrorKind::PeerLost { peer, .. } | ErrorKind::Mismatch { peer, .. } => Some(peer),
@@ -256,6 +361,20 @@ impl Error {
     }
 
     /// True when the communicator is still good: the call was refused before any peer saw it.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut all = vec![0; 3];
+    ///     let sent = [comm.rank().index() as u8 + 5];
+    ///     if comm.all_gather(&sent, &mut all).is_err_and(|err| err.is_recoverable()) {
+    ///         all.truncate(2);
+    ///         comm.all_gather(&sent, &mut all)?; // once more, with the right length
+    ///     }
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[5, 6]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_recoverable(&self) -> bool {
         matches!(
             self.0.kind,
@@ -268,17 +387,46 @@ impl Error {
     }
 
     /// True when a rank is gone.
+    ///
+    /// ```
+    /// let err = hccl::local(2, |comm| if comm.rank().index() == 0 { Ok(()) } else { comm.barrier() }).unwrap_err();
+    /// assert!(err.is_peer_lost() && !err.is_recoverable());
+    /// ```
     pub fn is_peer_lost(&self) -> bool {
         matches!(self.0.kind, ErrorKind::PeerLost { .. })
     }
 
     /// True when a deadline passed.
+    ///
+    /// ```
+    /// use std::{sync::Barrier, time::Duration};
+    /// let shown = Barrier::new(2);
+    /// let world = hccl::Communicator::builder().exec_timeout(Duration::from_millis(50));
+    /// let err = world
+    ///     .local(2, |comm| {
+    ///         let result = if comm.rank().index() == 0 { comm.barrier() } else { Ok(()) };
+    ///         shown.wait(); // until then rank 1 is alive, and late
+    ///         result
+    ///     })
+    ///     .unwrap_err();
+    /// assert!(err.is_timeout(), "{err}");
+    /// ```
     pub fn is_timeout(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Timeout { .. })
     }
 
     /// True when the error only tells of another rank's failure: a launcher or [`local`](crate::local()) prefers the
     /// error that came first.
+    ///
+    /// ```
+    /// let results = hccl::local_results(2, |comm| match comm.rank().index() {
+    ///     0 => comm.barrier(),
+    ///     rank => Err(hccl::Error::rank_failed(rank, "out of data")),
+    /// })?;
+    /// let knock_on: Vec<bool> = results.iter().map(|r| r.as_ref().is_err_and(hccl::Error::is_knock_on)).collect();
+    /// assert_eq!(knock_on, [true, false]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_knock_on(&self) -> bool {
         matches!(self.0.kind, ErrorKind::PeerLost { .. } | ErrorKind::Aborted { .. })
     }
@@ -302,6 +450,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::PeerLost { peer, how: Loss::Died } => write!(f, "rank {peer} died"),
             ErrorKind::PeerLost { peer, how: Loss::Left } => write!(f, "rank {peer} left the group"),
             ErrorKind::PeerLost { peer, how: Loss::Panicked } => write!(f, "rank {peer} panicked"),
+            ErrorKind::Timeout { late, after } if late.is_empty() => write!(f, "waited {:.1} s", after.as_secs_f64()),
             ErrorKind::Timeout { late, after } => {
                 write!(f, "waited {:.1} s for rank {}", after.as_secs_f64(), Ranks(late))
             }
@@ -320,6 +469,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Environment { variable, problem } => write!(f, "environment variable {variable} {problem}"),
             ErrorKind::Rendezvous { problem } => write!(f, "the ranks did not find each other: {problem}"),
             ErrorKind::Unsupported { what } => write!(f, "{what} is not supported"),
+            ErrorKind::Vendor { call, code, device } => write!(f, "{call} returned {code} on {device}"),
             ErrorKind::InvalidArgument { problem } => f.write_str(problem),
             ErrorKind::Forked => f.write_str("the communicator was made before this process forked"),
             ErrorKind::Closed => f.write_str("the communicator is closed"),
@@ -347,6 +497,12 @@ impl fmt::Display for Error {
             Some(hint) => write!(f, " (hint: {hint})"),
             None => Ok(()),
         }
+    }
+}
+
+impl From<hccl_plan::PlanError> for Error {
+    fn from(error: hccl_plan::PlanError) -> Self {
+        Error::invalid("the pipeline cannot be planned").source(error)
     }
 }
 

@@ -8,6 +8,21 @@ use crate::memory::{InPlace, sealed::LendMut};
 /// A buffer that a call can own while it runs: `Vec<T>` or [`DeviceBuffer<T>`]. Sealed.
 ///
 /// Its elements lie behind a pointer, so that moving the handle of a running call moves no element.
+///
+/// ```
+/// use hccl::{Communicator, Numeric, OwnedBuffer, Pending, Sum};
+/// /// Starts to sum up any buffer that can be given away.
+/// fn start<B: OwnedBuffer<Elem: Numeric>>(comm: &Communicator, buf: B) -> hccl::Result<Pending<B>> {
+///     Ok(comm.all_reduce_async(buf, Sum)?)
+/// }
+/// let out = hccl::local(2, |comm| {
+///     let rank = comm.rank().index() as i32;
+///     let (a, b) = (start(&comm, vec![rank])?, start(&comm, comm.upload(&[rank + 5])?)?);
+///     Ok((a.wait()?[0], b.wait()?.to_vec()?[0]))
+/// })?;
+/// assert_eq!(out, [(1, 11); 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "an asynchronous call cannot own `{Self}`",
     label = "not a buffer that can be given away",

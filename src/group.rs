@@ -37,6 +37,16 @@ mod sealed {
 }
 
 /// What a group of ranks is for: [`World`], [`Dp`], [`Pp`] or [`Tp`]. Sealed.
+///
+/// ```
+/// use hccl::{Axis, Communicator, Dp, Mesh};
+/// fn describe<A: Axis>(comm: &Communicator<A>) -> String {
+///     format!("{} {} of {}", A::NAME, comm.rank(), comm.size())
+/// }
+/// let out = hccl::local(2, |world| Ok([describe(&world), describe(Mesh::new(&world, (Dp(2),))?.group::<Dp>())]))?;
+/// assert_eq!(out[1], ["World 1 of 2", "Dp 1 of 2"]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an axis of a group",
     label = "not an axis",
@@ -44,23 +54,89 @@ mod sealed {
 )]
 pub trait Axis: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     /// The name of the axis, as `Dp`.
+    ///
+    /// ```
+    /// use hccl::{Axis, Tp};
+    /// assert_eq!(Tp::NAME, "Tp");
+    /// ```
     const NAME: &'static str;
 }
 
 /// The axis of every rank of the job, and of the groups that [`split`](crate::Communicator::split) makes of it.
+///
+/// ```
+/// use hccl::{Communicator, World};
+/// /// What only a group on the axis of the world can be given to.
+/// fn report(comm: &Communicator<World>) -> String {
+///     format!("{comm:?}")
+/// }
+/// let out = hccl::local(2, |comm| Ok(comm.split(Some(comm.rank().index() as u64), 0)?.as_ref().map(report)))?;
+/// assert_eq!(out[1].as_deref(), Some("Communicator<World>(rank 0 of 1)"));
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World;
 
 /// The data-parallel axis of a [`Mesh`](crate::Mesh): ranks that hold replicas. The number is its extent.
+///
+/// ```
+/// use hccl::{Avg, Communicator, Dp, Mesh, Tp};
+/// fn average(replicas: &Communicator<Dp>, grads: &mut [f32]) -> hccl::Result<()> {
+///     replicas.all_reduce(grads, Avg)
+/// }
+/// let out = hccl::local(4, |world| {
+///     let mut grads = [world.rank().index() as f32];
+///     average(Mesh::new(&world, (Dp(2), Tp(2)))?.group(), &mut grads)?;
+///     Ok(grads[0])
+/// })?;
+/// assert_eq!(out, [1.0, 2.0, 1.0, 2.0]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dp(pub usize);
 
 /// The pipeline axis of a [`Mesh`](crate::Mesh): ranks that hold successive layers. The number is its extent.
+///
+/// ```
+/// use hccl::{Communicator, Mesh, Pp};
+/// /// Takes what the stage before has computed, adds this stage's part and passes it on.
+/// fn stage(stages: &Communicator<Pp>, x: &mut [i64]) -> hccl::Result<()> {
+///     let rank = stages.rank().index();
+///     if rank > 0 {
+///         stages.recv(x, stages.peer(rank - 1)?)?;
+///     }
+///     x[0] = x[0] * 10 + rank as i64 + 1;
+///     if rank + 1 < stages.size() { stages.send(x, stages.peer(rank + 1)?) } else { Ok(()) }
+/// }
+/// let out = hccl::local(3, |world| {
+///     let mut x = [0];
+///     stage(Mesh::new(&world, (Pp(3),))?.group(), &mut x)?;
+///     Ok(x[0])
+/// })?;
+/// assert_eq!(out, [1, 12, 123]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pp(pub usize);
 
 /// The tensor-parallel axis of a [`Mesh`](crate::Mesh): ranks that hold slices of the same layers. The number is its
 /// extent.
+///
+/// ```
+/// use hccl::{Communicator, Mesh, Sum, Tp};
+/// /// A dot product of which each rank holds a slice.
+/// fn dot(slices: &Communicator<Tp>, a: &[f64], b: &[f64]) -> hccl::Result<f64> {
+///     let mut sum = [a.iter().zip(b).map(|(a, b)| a * b).sum()];
+///     slices.all_reduce(&mut sum, Sum)?;
+///     Ok(sum[0])
+/// }
+/// let out = hccl::local(2, |world| {
+///     let slice = [[1.0, 2.0], [3.0, 4.0]][world.rank().index()];
+///     dot(Mesh::new(&world, (Tp(2),))?.group(), &slice, &[1.0, 10.0])
+/// })?;
+/// assert_eq!(out, [64.0; 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tp(pub usize);
 
@@ -128,6 +204,15 @@ pub(crate) fn wrong_group(theirs: Member, ours: GroupId, axis: &'static str) -> 
 }
 
 /// This rank's own number in a group. Made by [`Communicator::rank`](crate::Communicator::rank).
+///
+/// ```
+/// let out = hccl::local(3, |comm| {
+///     let last = comm.rank().index() + 1 == comm.size();
+///     Ok(format!("rank {} {}", comm.rank(), if last { "computes the loss" } else { "passes on" }))
+/// })?;
+/// assert_eq!(out, ["rank 0 passes on", "rank 1 passes on", "rank 2 computes the loss"]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Rank<A: Axis> {
     index: u32,
     axis: PhantomData<A>,
@@ -139,6 +224,12 @@ impl<A: Axis> Rank<A> {
     }
 
     /// The number, from 0.
+    ///
+    /// ```
+    /// let seeds = hccl::local(3, |comm| Ok(1000 + comm.rank().index() as u64))?;
+    /// assert_eq!(seeds, [1000, 1001, 1002]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -162,6 +253,15 @@ macro_rules! members {
             }
 
             /// The rank's number in its group, from 0.
+            ///
+            /// ```
+            /// let out = hccl::local(2, |comm| {
+            ///     let others: Vec<usize> = comm.peers().map(|peer| peer.index()).collect();
+            ///     Ok((others, comm.root(1)?.index()))
+            /// })?;
+            /// assert_eq!(out, [(vec![1], 1), (vec![0], 1)]);
+            /// # Ok::<(), hccl::Error>(())
+            /// ```
             pub fn index(self) -> usize {
                 self.member.index as usize
             }

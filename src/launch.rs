@@ -65,6 +65,12 @@ use sys::{Group, Signals};
 pub use verdict::Exit;
 
 /// Most ranks of one launch.
+///
+/// ```
+/// use hccl::launch::{Launch, MAX_RANKS};
+/// let refused = Launch::new("true").ranks(MAX_RANKS + 1).run().unwrap_err();
+/// assert!(refused.to_string().contains("from 1 to 1024"));
+/// ```
 pub const MAX_RANKS: usize = 1024;
 
 /// The exit code that says: this rank only lost a peer (`EX_TEMPFAIL`).
@@ -74,6 +80,15 @@ const KNOCK_ON: u8 = 75;
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// On which cores ranks run.
+///
+/// ```
+/// use hccl::launch::{Bind, Launch};
+/// let cores = std::thread::available_parallelism().unwrap().to_string();
+/// // `nproc` says on how many cores it may run.
+/// let all = Launch::new("sh").args(["-c", "test $(nproc) = $CORES"]).env("CORES", cores).ranks(2).bind(Bind::None);
+/// assert!(all.run()?.is_success());
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bind {
     /// Each on its contiguous share of the cores that the launcher may use; one rank on all of them; when there are
@@ -109,6 +124,14 @@ pub struct Launch {
 
 impl Launch {
     /// A launch of one rank of `program`, looked up in `PATH` unless it holds a slash.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// assert!(Launch::new("true").run()?.is_success());
+    /// let refused = Launch::new("no-such-program").run().unwrap_err();
+    /// assert!(refused.to_string().contains("there is no program no-such-program"));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn new(program: impl Into<OsString>) -> Launch {
         Launch {
             program: program.into(),
@@ -124,12 +147,26 @@ impl Launch {
     }
 
     /// Adds arguments of the program.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let outcome = Launch::new("sh").args(["-c", "exit $1", "sh"]).args(["6"]).run()?;
+    /// assert_eq!(outcome.code(), 6);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Launch {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
     /// How many ranks to start, from 1 to [`MAX_RANKS`]. The default is 1.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let script = "test $HCCL_WORLD_SIZE = 3 && test $HCCL_RANK -lt 3";
+    /// assert!(Launch::new("sh").args(["-c", script]).ranks(3).run()?.is_success());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn ranks(mut self, ranks: usize) -> Launch {
         self.ranks = ranks;
         self
@@ -137,6 +174,13 @@ impl Launch {
 
     /// `RAYON_NUM_THREADS` of each rank, at least 1. `None`, the default, leaves a value that is set, and else takes
     /// cores / ranks.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let script = "test $RAYON_NUM_THREADS = 5";
+    /// assert!(Launch::new("sh").args(["-c", script]).threads_per_rank(Some(5)).run()?.is_success());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn threads_per_rank(mut self, threads: Option<usize>) -> Launch {
         self.threads = threads;
         self
@@ -144,30 +188,73 @@ impl Launch {
 
     /// Also writes all that rank `r` says to `rank-r.log` in this directory, without prefixes. The directory is made,
     /// older files of these names are emptied.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let dir = std::env::temp_dir().join(format!("hccl-logs-{}", std::process::id()));
+    /// Launch::new("sh").args(["-c", "echo loss $HCCL_RANK.5"]).ranks(2).log_dir(Some(dir.clone())).run()?;
+    /// assert_eq!(std::fs::read_to_string(dir.join("rank-1.log")).unwrap(), "loss 1.5\n");
+    /// # std::fs::remove_dir_all(dir).unwrap();
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn log_dir(mut self, dir: Option<PathBuf>) -> Launch {
         self.log_dir = dir;
         self
     }
 
     /// On which cores the ranks run.
+    ///
+    /// ```
+    /// use hccl::launch::{Bind, Launch};
+    /// // With the default, one core for each of very many ranks.
+    /// let launch = Launch::new("sh").args(["-c", "test $(nproc) = 1"]).ranks(64);
+    /// assert!(launch.clone().bind(Bind::Cores).run()?.is_success());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn bind(mut self, bind: Bind) -> Launch {
         self.bind = bind;
         self
     }
 
     /// Sets an environment variable of all ranks.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let launch = Launch::new("sh").args(["-c", "test $RUST_LOG = hccl=debug"]);
+    /// assert!(launch.env("RUST_LOG", "hccl=debug").run()?.is_success());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
         self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
     /// `HCCL_JOB_ID` of the run: one that no other running job of this user has. The default is random.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let launch = Launch::new("sh").args(["-c", "test $HCCL_JOB_ID = night-7"]).ranks(2);
+    /// assert!(launch.job_id(Some("night-7".to_owned())).run()?.is_success());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn job_id(mut self, job: Option<String>) -> Launch {
         self.job = job;
         self
     }
 
     /// How long ranks that were asked to end may take before SIGKILL. The default is 1 s.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// use std::time::{Duration, Instant};
+    /// // Rank 1 fails, and rank 0 does not listen to SIGTERM.
+    /// let script = "if [ $HCCL_RANK = 1 ]; then exit 4; fi; trap '' TERM; sleep 60";
+    /// let started = Instant::now();
+    /// let outcome = Launch::new("sh").args(["-c", script]).ranks(2).grace(Duration::from_millis(20)).run()?;
+    /// assert_eq!(outcome.failed_rank(), Some(1));
+    /// assert!(started.elapsed() < Duration::from_secs(50));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn grace(mut self, grace: Duration) -> Launch {
         self.grace = grace;
         self
@@ -175,6 +262,13 @@ impl Launch {
 
     /// Starts the ranks and waits for all of them. While it runs, SIGINT, SIGTERM and SIGHUP of this process belong to
     /// it; a second launch in the same process waits for the first.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let outcome = Launch::new("sh").args(["-c", "echo epoch 1; exit $HCCL_RANK"]).ranks(2).run()?;
+    /// assert_eq!((outcome.code(), outcome.failed_rank()), (1, Some(1)));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -287,6 +381,13 @@ fn random_job() -> Result<String> {
 }
 
 /// How a run ended. What went wrong has been printed on stderr.
+///
+/// ```
+/// use hccl::launch::{Exit, Launch};
+/// let outcome = Launch::new("sh").args(["-c", "[ $HCCL_RANK = 0 ] || kill -9 $$"]).ranks(2).run()?;
+/// assert_eq!((outcome.failed_rank(), outcome.failure()), (Some(1), Some(Exit::Signal(9))));
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     failed: Option<(usize, Exit)>,
@@ -309,6 +410,13 @@ impl Outcome {
 
     /// The exit code for the launcher: 0 when all ranks succeeded; else that of the rank that failed first, 128 and
     /// the signal if one killed it; 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP of the launcher.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let code = |script| Ok::<_, hccl::Error>(Launch::new("sh").args(["-c", script]).run()?.code());
+    /// assert_eq!([code("true")?, code("exit 3")?, code("kill -9 $$")?], [0, 3, 137]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn code(&self) -> u8 {
         match (self.signal, self.failed) {
             (Some(signal), _) => Exit::Signal(signal).code(),
@@ -318,16 +426,37 @@ impl Outcome {
     }
 
     /// True when every rank ended with exit code 0.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// assert!(Launch::new("true").ranks(2).run()?.is_success());
+    /// assert!(!Launch::new("false").ranks(2).run()?.is_success());
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_success(&self) -> bool {
         self.code() == 0
     }
 
     /// The rank that failed first.
+    ///
+    /// ```
+    /// use hccl::launch::Launch;
+    /// let outcome = Launch::new("sh").args(["-c", "test $HCCL_RANK -ne 2"]).ranks(4).run()?;
+    /// assert_eq!(outcome.failed_rank(), Some(2));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn failed_rank(&self) -> Option<usize> {
         self.failed.map(|(rank, _)| rank)
     }
 
     /// How the rank that failed first ended.
+    ///
+    /// ```
+    /// use hccl::launch::{Exit, Launch};
+    /// let outcome = Launch::new("sh").args(["-c", "exit 9"]).run()?;
+    /// assert_eq!(outcome.failure(), Some(Exit::Code(9)));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn failure(&self) -> Option<Exit> {
         self.failed.map(|(_, exit)| exit)
     }
@@ -335,6 +464,21 @@ impl Outcome {
 
 /// A launch of `ranks` ranks of the running program with the arguments it was given. Ask [`is_rank`] first: a rank that
 /// launches ranks never ends.
+///
+/// ```
+/// use hccl::{Communicator, Sum, launch};
+/// if !launch::is_rank() {
+///     let outcome = launch::this_program(2)?.run()?;
+///     assert!(outcome.is_success());
+///     return Ok(());
+/// }
+/// // The same program, as one of two ranks.
+/// let comm = Communicator::from_env()?;
+/// let mut x = [comm.rank().index() as i32 + 1];
+/// comm.all_reduce(&mut x, Sum)?;
+/// assert_eq!(x, [3]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 ///
 /// # Errors
 ///

@@ -74,6 +74,74 @@ pub use pending::{Failed, Pending, Refused};
 pub use reduce::{Avg, Max, Min, OpKind, Prod, ReduceOp, Sum};
 pub use scope::{Borrowed, Scope};
 
+/// Makes an `impl` block, or a function, a stage of a pipeline.
+///
+/// The block stays as it is: ordinary Rust. The macro reads the types in its signatures and implements the trait that
+/// they fit:
+///
+/// | functions | makes it |
+/// | --- | --- |
+/// | `forward(&self, input: In) -> Result<Out>` | [`Stage`](crate::pipeline::Stage): inference |
+/// | that with `-> Result<(Out, Saved)>`, and `backward(&mut self, saved: Saved, grad: Grad<Out>) -> Result<Grad<In>>` | [`Train`](crate::pipeline::Train) |
+/// | `backward_input(…) -> Result<(Grad<In>, Queued)>` and `backward_weight(&mut self, queued: Queued) -> Result<()>` instead of `backward`, or beside it | [`SplitTrain`](crate::pipeline::SplitTrain) too |
+/// | `release(&mut self, slot: usize)`, if it likes | told when a slot of a ring is free |
+///
+/// Each takes `&self` or `&mut self`; `forward` may take a [`Pass`](crate::pipeline::Pass) before its input. `Result` may be of
+/// any error, and any alias whose name ends in `Result`. On a function, `#[stage]` makes a type of the function's name, or of
+/// `name = Name`. `crate = "path"` says where `hccl` is when it was renamed.
+///
+/// ```
+/// use hccl::pipeline::{Act, Dyn, StageResult};
+///
+/// struct Scale(f32);
+///
+/// #[hccl::stage]
+/// impl Scale {
+///     fn forward(&self, x: Act<f32, (Dyn,)>) -> StageResult<Act<f32, (Dyn,)>> {
+///         Ok(x.map(|x| x * self.0))
+///     }
+/// }
+///
+/// #[hccl::stage]
+/// fn round(x: Act<f32, (Dyn,)>) -> StageResult<Act<f32, (Dyn,)>> {
+///     Ok(x.map(f32::round)) // the stage `Round`
+/// }
+///
+/// hccl::pipeline! {
+///     struct Net = Scale => Round;
+///     schedule = fill_drain(microbatches = 1);
+/// }
+/// assert_eq!(Net::RANKS, 2);
+/// ```
+#[doc(inline)]
+pub use hccl_macros::stage;
+
+/// Declares a pipeline: its stages, its schedule, what returns. The plan is checked while this compiles.
+///
+/// ```text
+/// pub struct Name = First => Middle * 2 => Last;      stages; `* 2` neighbours of one type, `* _` as many as ranks are left,
+///                                                     `Role: path::Type` to name a role
+/// schedule = one_f_one_b(microbatches = 8);           gpipe, one_f_one_b, interleaved(2, …), zb_h1, zb_v: `Name::train`
+///                                                     fill_drain(…), ring(slots = 4, rounds = 64): `Name::infer`
+/// feedback = Last => First: Act<u32, (Fixed<1>,)>;    in a ring: what returns to the first stage
+/// grad = bf16;                                        gradients on their way: f32 (else), bf16, f16
+/// costs = (1, 1, 1);                                  ticks of forward, backward, weight part: see `Costs`
+/// order { rank 0 { F0, send F0, recv B0, B0 } … }     an order of your own, proved free of deadlock
+/// crate = "path";                                     where `hccl` is, when it was renamed
+/// ```
+///
+/// Each number is a literal, a constant, an expression in parentheses, or `_`: then it is an argument of the generated
+/// functions. Where all are literals, the plan is made and checked here, and a schedule that cannot run does not compile;
+/// else when the pipeline is built.
+///
+/// It makes the type `Name` with `plan`, `RANKS` and `DIGEST` (for literals), and `train` or `infer`; and the enum
+/// `NameRole`, one variant a stage. `train` and `infer` take the communicator, the numbers that are `_`, and a function from
+/// a role to the stage that it holds: it is called for this rank's stages, and must handle all.
+///
+/// [`pipeline`](mod@crate::pipeline) and [its guide](crate::pipeline::guide) have examples.
+#[doc(inline)]
+pub use hccl_macros::pipeline;
+
 /// The README's examples run with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -39,6 +39,18 @@ const STACK_BYTES: usize = 32 << 20;
 
 /// Runs `f` on `n` threads, each with one communicator of a world of `n` ranks; the module page says more.
 ///
+/// ```
+/// use hccl::Sum;
+/// let shard = [vec![1u32, 2, 3], vec![10, 20]]; // what each rank works on, borrowed by its thread
+/// let totals = hccl::local(2, |comm| {
+///     let mut total = [shard[comm.rank().index()].iter().sum::<u32>()];
+///     comm.all_reduce(&mut total, Sum)?;
+///     Ok(total[0])
+/// })?;
+/// assert_eq!(totals, [36, 36]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
+///
 /// # Errors
 /// The first cause among the ranks' errors, [`ErrorKind::Rank`](crate::ErrorKind::Rank) when a rank panicked, `InvalidArgument` for `n == 0`,
 /// `Resource` when the system has no memory or threads for them.
@@ -176,7 +188,7 @@ fn is_knock_on(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "with a value that is no text".to_owned())

@@ -52,7 +52,7 @@ impl<'a> Write<'a> {
 pub(crate) fn part(memory: Memory, first: usize, bytes: usize) -> Memory {
     debug_assert!(first + bytes <= memory.bytes);
     let home = match memory.home {
-        Home::Private => Home::Private,
+        home @ (Home::Private | Home::Npu { .. }) => home,
         Home::Heap { arena, offset } => Home::Heap { arena, offset: offset + first as u64 },
     };
     Memory { ptr: memory.ptr.wrapping_add(first), bytes, home }
@@ -93,10 +93,37 @@ pub(crate) mod sealed {
 )]
 pub trait Source: sealed::Lend {
     /// The type of one element.
+    ///
+    /// ```
+    /// use hccl::{DType, Element, Source};
+    /// fn dtype<S: Source + ?Sized>(_: &S) -> DType {
+    ///     S::Elem::DTYPE
+    /// }
+    /// assert_eq!((dtype(&[1u8][..]), dtype(&vec![0.5f32])), (DType::U8, DType::F32));
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     type Elem: Element;
 }
 
 /// Elements that a collective can write: the types of [`Source`] that can be borrowed mutably. Sealed.
+///
+/// ```
+/// use hccl::{Communicator, InPlace, Max, ReduceOp};
+/// /// Leaves in `buf` the greatest of all ranks, whatever kind of buffer it is.
+/// fn greatest<B: InPlace + ?Sized>(comm: &Communicator, buf: &mut B) -> hccl::Result<()>
+/// where
+///     Max: ReduceOp<B::Elem>,
+/// {
+///     comm.all_reduce(buf, Max)
+/// }
+/// let out = hccl::local(2, |comm| {
+///     let mut x = [0u8, comm.rank().index() as u8 + 1];
+///     greatest(&comm, &mut x[1..])?;
+///     Ok(x)
+/// })?;
+/// assert_eq!(out, [[0, 2]; 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a collective cannot write to `{Self}`",
     label = "not a buffer of elements that can be written",

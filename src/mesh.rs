@@ -32,6 +32,20 @@ use crate::group::{Axis, Dp, Pp, Tp, World};
 use std::fmt;
 
 /// One group of this rank for each axis of `Axes`, a tuple such as `(Dp, Tp)`. The module page says more.
+///
+/// ```
+/// use hccl::{Avg, Dp, HasAxis, Mesh, Sum, Tp};
+/// /// One step of any model that is cut into slices and replicated, whatever other axes there are.
+/// fn step<Axes: HasAxis<Dp> + HasAxis<Tp>>(mesh: &Mesh<Axes>, x: f32) -> hccl::Result<f32> {
+///     let mut x = [x];
+///     mesh.group::<Tp>().all_reduce(&mut x, Sum)?;
+///     mesh.group::<Dp>().all_reduce(&mut x, Avg)?;
+///     Ok(x[0])
+/// }
+/// let out = hccl::local(4, |world| step(&Mesh::new(&world, (Dp(2), Tp(2)))?, world.rank().index() as f32))?;
+/// assert_eq!(out, [3.0; 4]); // the mean of 0 + 1 and 2 + 3
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Mesh<Axes> {
     axes: Axes,
     /// Invariant: (1) holds a group of every axis that `Axes` has.
@@ -39,6 +53,16 @@ pub struct Mesh<Axes> {
 }
 
 /// A tuple of one to three different axes, such as `(Dp, Tp)`. Sealed.
+///
+/// ```
+/// use hccl::{Communicator, Dp, Mesh, MeshAxes, Pp};
+/// fn describe<Axes: MeshAxes>(world: &Communicator, axes: Axes) -> hccl::Result<String> {
+///     Ok(format!("rank {} of {:?}", world.rank(), Mesh::new(world, axes)?))
+/// }
+/// let out = hccl::local(2, |world| describe(&world, (Pp(1), Dp(2))))?;
+/// assert_eq!(out[1], "rank 1 of Mesh((Pp(1), Dp(2)))");
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a mesh cannot have the axes `{Self}`",
     label = "not a tuple of one to three different axes",
@@ -47,6 +71,17 @@ pub struct Mesh<Axes> {
 pub trait MeshAxes: sealed::Layout + Copy + fmt::Debug {}
 
 /// A mesh with the axes `Self` has axis `A`. Sealed.
+///
+/// ```
+/// use hccl::{HasAxis, Mesh, Pp, Tp};
+/// /// The stage of this rank, on every mesh that has stages.
+/// fn stage<Axes: HasAxis<Pp>>(mesh: &Mesh<Axes>) -> usize {
+///     mesh.group().rank().index()
+/// }
+/// let out = hccl::local(4, |world| Ok(stage(&Mesh::new(&world, (Pp(2), Tp(2)))?)))?;
+/// assert_eq!(out, [0, 0, 1, 1]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a mesh with the axes `{Self}` has no axis `{A}`",
     label = "the mesh was made without this axis",
@@ -84,6 +119,17 @@ pub struct Groups {
 impl<Axes> Mesh<Axes> {
     /// Lays the world out on `axes`, row-major. Every rank of the world calls it, with the same axes.
     ///
+    /// ```
+    /// use hccl::{Dp, Mesh, Tp};
+    /// let out = hccl::local(4, |world| {
+    ///     let mesh = Mesh::new(&world, (Tp(2), Dp(2)))?; // neighbours are replicas
+    ///     assert!(Mesh::new(&world, (Dp(3),)).unwrap_err().to_string().contains("3 places for 4 ranks"));
+    ///     Ok((mesh.group::<Tp>().rank().index(), mesh.group::<Dp>().rank().index()))
+    /// })?;
+    /// assert_eq!(out, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` when the extents do not multiply to the size of the world; those of
     /// [`Communicator::group`].
@@ -100,6 +146,18 @@ impl<Axes> Mesh<Axes> {
     }
 
     /// This rank's group on axis `A`.
+    ///
+    /// ```
+    /// use hccl::{Dp, Max, Mesh, Pp};
+    /// let out = hccl::local(4, |world| {
+    ///     let mesh = Mesh::new(&world, (Dp(2), Pp(2)))?;
+    ///     let mut slowest = [world.rank().index() as u64 * 5];
+    ///     mesh.group::<Pp>().all_reduce(&mut slowest, Max)?; // ranks 0 1, and 2 3
+    ///     Ok(slowest[0])
+    /// })?;
+    /// assert_eq!(out, [5, 5, 15, 15]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn group<A: Axis>(&self) -> &Communicator<A>
     where
         Axes: HasAxis<A>,
@@ -109,6 +167,17 @@ impl<Axes> Mesh<Axes> {
     }
 
     /// This rank's group on axis `A`, for good; the other groups are closed.
+    ///
+    /// ```
+    /// use hccl::{Communicator, Dp, Mesh};
+    /// /// Data parallelism only: what trainers take.
+    /// fn replicas(world: &Communicator) -> hccl::Result<Communicator<Dp>> {
+    ///     Ok(Mesh::new(world, (Dp(world.size()),))?.into_group())
+    /// }
+    /// let out = hccl::local(2, |world| Ok(format!("{:?}", replicas(&world)?)))?;
+    /// assert_eq!(out[1], "Communicator<Dp>(rank 1 of 2)");
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn into_group<A: Axis>(self) -> Communicator<A>
     where
         Axes: HasAxis<A>,
@@ -118,6 +187,17 @@ impl<Axes> Mesh<Axes> {
     }
 
     /// The axes the mesh was made with.
+    ///
+    /// ```
+    /// use hccl::{Dp, Mesh, Tp};
+    /// let out = hccl::local(2, |world| {
+    ///     let mesh = Mesh::new(&world, (Dp(1), Tp(2)))?;
+    ///     let (Dp(replicas), Tp(slices)) = *mesh.axes();
+    ///     Ok((replicas, slices))
+    /// })?;
+    /// assert_eq!(out, [(1, 2); 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn axes(&self) -> &Axes {
         &self.axes
     }

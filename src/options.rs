@@ -8,6 +8,16 @@
 //! `HCCL_TIMEOUT` sets both. Methods win over variables, and the two variables over `HCCL_TIMEOUT`. Values are seconds,
 //! whole or decimal, from 0.001 to 604800 (a week); anything else is refused.
 //!
+//! ```
+//! use std::time::Duration;
+//! let (short, never) = (Duration::from_millis(1500), Duration::ZERO);
+//! let comm = hccl::Communicator::builder().exec_timeout(short).from_env()?;
+//! assert_eq!(comm.exec_timeout(), short);
+//! let refused = hccl::Communicator::builder().exec_timeout(never).from_env().unwrap_err();
+//! assert!(refused.to_string().contains("0.001 to 604800"));
+//! # Ok::<(), hccl::Error>(())
+//! ```
+//!
 //! [`connect_timeout`]: crate::Builder::connect_timeout
 //! [`exec_timeout`]: crate::Builder::exec_timeout
 
@@ -26,11 +36,32 @@ pub(crate) struct Options {
     pub(crate) connect_timeout: Duration,
     /// How long one call may take. Default 300 s, `HCCL_EXEC_TIMEOUT`.
     pub(crate) exec_timeout: Duration,
+    /// Whose deadlines these are, for libraries that read the variables themselves.
+    pub(crate) origin: Origin,
+}
+
+/// Where deadlines come from.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(
+    not(all(target_os = "linux", not(hccl_portable))),
+    allow(dead_code, reason = "asked by the backend for NPUs")
+)]
+pub(crate) struct Origin {
+    /// `connect_timeout` was called.
+    pub(crate) connect_given: bool,
+    /// `exec_timeout` was called.
+    pub(crate) exec_given: bool,
+    /// `HCCL_EXEC_TIMEOUT` holds.
+    pub(crate) exec_from_env: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { connect_timeout: Duration::from_secs(120), exec_timeout: Duration::from_secs(300) }
+        Options {
+            connect_timeout: Duration::from_secs(120),
+            exec_timeout: Duration::from_secs(300),
+            origin: Origin::default(),
+        }
     }
 }
 
@@ -54,14 +85,20 @@ impl Options {
     ) -> Result<Options> {
         let read = |name| variable(name).map(|text| parse(name, &text)).transpose();
         let default = Options::default();
-        let both = read("HCCL_TIMEOUT")?;
-        let (connect_env, exec_env) = (read("HCCL_CONNECT_TIMEOUT")?, read("HCCL_EXEC_TIMEOUT")?);
+        // A variable that is not needed is not looked at: it may hold what only HCCL itself understands.
+        let nearest = |what, value, name| match given(what, value)? {
+            Some(value) => Ok(Some(value)),
+            None => read(name),
+        };
+        let (connect_given, exec_given) = (connect.is_some(), exec.is_some());
+        let connect = nearest("connect_timeout", connect, "HCCL_CONNECT_TIMEOUT")?;
+        let exec = nearest("exec_timeout", exec, "HCCL_EXEC_TIMEOUT")?;
+        let origin = Origin { connect_given, exec_given, exec_from_env: !exec_given && exec.is_some() };
+        let both = if connect.is_some() && exec.is_some() { None } else { read("HCCL_TIMEOUT")? };
         Ok(Options {
-            connect_timeout: given("connect_timeout", connect)?
-                .or(connect_env)
-                .or(both)
-                .unwrap_or(default.connect_timeout),
-            exec_timeout: given("exec_timeout", exec)?.or(exec_env).or(both).unwrap_or(default.exec_timeout),
+            connect_timeout: connect.or(both).unwrap_or(default.connect_timeout),
+            exec_timeout: exec.or(both).unwrap_or(default.exec_timeout),
+            origin,
         })
     }
 }
@@ -105,6 +142,7 @@ mod tests {
         assert_eq!(resolve(None, &[("HCCL_TIMEOUT", "7")]).unwrap(), (7.0, 7.0));
         assert_eq!(resolve(None, &[("HCCL_TIMEOUT", "7"), ("HCCL_EXEC_TIMEOUT", " 0.5 ")]).unwrap(), (7.0, 0.5));
         assert_eq!(resolve(Some(2.0), &[("HCCL_CONNECT_TIMEOUT", "9")]).unwrap(), (2.0, 300.0));
+        assert_eq!(resolve(Some(2.0), &[("HCCL_CONNECT_TIMEOUT", "never")]).unwrap(), (2.0, 300.0), "not looked at");
     }
 
     #[test]

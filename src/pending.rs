@@ -37,6 +37,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A running call that owns its buffers; [`wait`](Pending::wait) gives them back. The module page says more.
+///
+/// ```
+/// let out = hccl::local(2, |comm| {
+///     let layers = [vec![1.0f32], vec![comm.rank().index() as f32, 3.0]];
+///     let running: Vec<hccl::Pending<Vec<f32>>> =
+///         layers.into_iter().map(|grads| comm.all_reduce_async(grads, hccl::Avg)).collect::<Result<_, _>>()?;
+///     let done: Vec<Vec<f32>> = running.into_iter().map(|op| op.wait()).collect::<Result<_, _>>()?;
+///     Ok(done)
+/// })?;
+/// assert_eq!(out, [[vec![1.0], vec![0.5, 3.0]], [vec![1.0], vec![0.5, 3.0]]]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 #[must_use = "a running call owns its buffer: `wait()` gives it back and tells of errors"]
 pub struct Pending<B> {
     queue: Arc<Queue>,
@@ -89,6 +101,18 @@ impl<B> Pending<B> {
     /// Waits until the call is finished and gives its buffers back, whatever that means for the call: reduced,
     /// received, or unchanged for what was only read.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let grads = vec![comm.rank().index() as f64, 1.0];
+    ///     let memory = grads.as_ptr();
+    ///     let grads = comm.all_reduce_async(grads, hccl::Sum)?.wait()?;
+    ///     assert_eq!(grads.as_ptr(), memory); // no copy
+    ///     Ok(grads)
+    /// })?;
+    /// assert_eq!(out, [[1.0, 2.0]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Failed`] with the buffers, whose contents are unspecified then, and the first cause.
     pub fn wait(mut self) -> Result<B, Failed<B>> {
@@ -107,11 +131,37 @@ impl<B> Pending<B> {
 
     /// Waits for at most `timeout`; true when the call is finished, well or badly, so that [`wait`](Pending::wait) will
     /// not block.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let out = hccl::local(2, |comm| {
+    ///     let op = comm.all_gather_async(vec![comm.rank().index() as u8 + 4], vec![0; 2])?;
+    ///     let mut steps = 1;
+    ///     while !op.wait_timeout(Duration::from_millis(10)) {
+    ///         steps += 1; // tell the user that it takes time
+    ///     }
+    ///     Ok((op.wait()?.1, steps > 0))
+    /// })?;
+    /// assert_eq!(out, [(vec![4, 5], true), (vec![4, 5], true)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.queue.backend().wait(self.ticket, Some(timeout)).is_some()
     }
 
     /// True when the call is finished, well or badly.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let op = comm.all_reduce_async(vec![comm.rank().index() as i32 + 1], hccl::Prod)?;
+    ///     while !op.is_ready() {
+    ///         std::thread::yield_now(); // or some work
+    ///     }
+    ///     Ok(op.wait()?[0])
+    /// })?;
+    /// assert_eq!(out, [2, 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_ready(&self) -> bool {
         self.queue.backend().is_ready(self.ticket)
     }
@@ -144,6 +194,16 @@ macro_rules! gives_back {
 
         impl<B> $name<B> {
             /// The error, without the buffers.
+            ///
+            /// ```
+            /// let out = hccl::local(2, |comm| {
+            ///     let too_short = vec![0u8; comm.rank().index()];
+            ///     let refused = comm.all_gather_async(vec![7u8], too_short).unwrap_err();
+            ///     Ok(refused.into_error().to_string().contains("must have 2"))
+            /// })?;
+            /// assert_eq!(out, [true, true]);
+            /// # Ok::<(), hccl::Error>(())
+            /// ```
             pub fn into_error(self) -> Error {
                 self.error
             }
@@ -177,7 +237,36 @@ macro_rules! gives_back {
 
 gives_back! {
     /// A call that was refused before it started: nothing was sent, and the buffers are as they were.
+    ///
+    /// ```
+    /// use hccl::Refused;
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = vec![comm.rank().index() as u8 + 4];
+    ///     let (_own, all) = match comm.all_gather_async(own, vec![0; 3]) {
+    ///         Ok(running) => running.wait()?,
+    ///         Err(Refused { error, buf: (own, mut all) }) => {
+    ///             assert!(error.to_string().contains("has 3 elements, must have 2"));
+    ///             all.truncate(2);
+    ///             comm.all_gather_async(own, all)?.wait()? // once more, with the same memory
+    ///         }
+    ///     };
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[4, 5]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     Refused;
     /// A call that failed: the buffers are quiet again, and what the call was to write is unspecified.
+    ///
+    /// ```
+    /// use hccl::Failed;
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = vec![1f32; 3 + comm.rank().index()]; // ranks must agree on the length
+    ///     let Failed { error, buf } = comm.all_reduce_async(own, hccl::Sum)?.wait().unwrap_err();
+    ///     Ok((error.peer(), buf.len()))
+    /// })?;
+    /// assert_eq!(out, [(Some(1), 3), (Some(0), 4)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     Failed;
 }

@@ -1,4 +1,4 @@
-//! Pipelines planned before they run: who computes what, who sends what, in an order that cannot deadlock.
+//! Pipelines: stages on different ranks, joined by types, run by plans that are proved before they run.
 //!
 //! ```text
 //! one_f_one_b: 2 ranks, 3 microbatches, 12 ticks; idle 25.0 % of the time (33.3 % of the work)
@@ -8,113 +8,157 @@
 //! no time lost to blocking messages
 //! ```
 //!
-//! - A [`Plan`] lists for each rank, in order, what to compute, send and receive. It is made from a [`Schedule`], the
-//!   number of ranks and microbatches, and [`Costs`].
-//! - Every plan ends on a transport that buffers nothing, where a send waits for its receive. The lists are parts of
-//!   one order of the whole pipeline, so they can't deadlock, and each plan is then run on a virtual clock that proves
-//!   it.
-//! - On every stage each microbatch passes forward once and, in training, backward once, and only after its input is
-//!   there.
-//! - A [`Channel`] is one direction of one edge, and a [`Message`] says its channel and microbatch, so that a gradient
-//!   is never taken for an activation.
-//! - Costs place messages and draw pictures. A plan ends in the same order, whatever the work takes in the end.
-//! - The same arguments give the same plan on every rank; [`Plan::digest`] compares them.
+//! A stage is ordinary Rust with types in its signature; [`stage`](macro@crate::stage) reads them. One
+//! [declaration](macro@crate::pipeline) joins stages and says the order of work. Nobody but the pipeline sends or receives:
 //!
 //! ```
-//! use hccl::pipeline::{Costs, Plan, Schedule};
+//! use hccl::pipeline::{Act, Grad, StageResult};
 //!
-//! let plan = Plan::new(Schedule::OneFOneB, 4, 8, Costs::new(1, 1, 1))?; // ticks: forward, backward, weight part
-//! assert_eq!(plan.timeline().makespan(), 33); // 8 microbatches of 3 ticks, and 3 more until the pipeline is full
-//! assert_eq!(plan.timeline().bubble().of_ideal(), 3.0 / 8.0); // idle time over work
-//! assert_eq!(plan.timeline().bubble().of_total(), 3.0 / 11.0); // idle time over all time
-//! assert_eq!([0, 1, 2, 3].map(|rank| plan.peak_activations(rank)), [4, 3, 2, 1]); // GPipe: 8 everywhere
-//! assert_eq!(plan.loss().ticks(), 0); // as fast as with buffers
-//! print!("{}", plan.to_text()); // and `to_svg` for a picture
-//! # Ok::<(), hccl::pipeline::PlanError>(())
+//! hccl::dim!(Batch); // one length a microbatch
+//! type X = Act<f32, (Batch,)>;
+//!
+//! struct Scale { weight: f32, grad: f32 }
+//! struct Shift { bias: f32, grad: f32 }
+//!
+//! #[hccl::stage]
+//! impl Scale {
+//!     fn forward(&self, x: X) -> StageResult<(X, X)> {
+//!         Ok((x.clone().map(|x| x * self.weight), x)) // the output, and what the backward pass needs
+//!     }
+//!
+//!     fn backward(&mut self, x: X, grad: Grad<X>) -> StageResult<Grad<X>> {
+//!         self.grad += x.data().iter().zip(grad.data()).map(|(x, g)| x * g).sum::<f32>();
+//!         Ok(grad.map(|g| g * self.weight))
+//!     }
+//! }
+//!
+//! #[hccl::stage]
+//! impl Shift {
+//!     fn forward(&self, x: X) -> StageResult<(X, ())> {
+//!         Ok((x.map(|x| x + self.bias), ()))
+//!     }
+//!
+//!     fn backward(&mut self, (): (), grad: Grad<X>) -> StageResult<Grad<X>> {
+//!         self.grad += grad.data().iter().sum::<f32>();
+//!         Ok(grad)
+//!     }
+//! }
+//!
+//! hccl::pipeline! {
+//!     struct Line = Scale => Shift;
+//!     schedule = one_f_one_b(microbatches = 4); // checked while this compiles
+//! }
+//!
+//! let losses = hccl::local(Line::RANKS, |comm| {
+//!     let mut line = Line::train(&comm, |role| {
+//!         Ok(match role { // for this rank's stages; all roles are handled
+//!             LineRole::Scale(at) => at.hold(Scale { weight: 2.0, grad: 0.0 }),
+//!             LineRole::Shift(at) => at.hold(Shift { bias: 1.0, grad: 0.0 }),
+//!         })
+//!     })?;
+//!     let losses = line.step(
+//!         |microbatch| Ok(Act::new([2], vec![microbatch as f32, 1.0])?), // called on rank 0
+//!         |_, y| Ok((f64::from(y.data().iter().sum::<f32>()), y.map(|_| 1.0))), // on rank 1: loss and its gradient
+//!     )?;
+//!     line.stages_mut::<Scale>().for_each(|(_, scale)| assert_eq!(scale.grad, 10.0)); // the sum of all inputs
+//!     line.stages_mut::<Shift>().for_each(|(_, shift)| assert_eq!(shift.grad, 8.0));
+//!     Ok(losses)
+//! })?;
+//! assert_eq!(losses[0].as_slice(), [4.0, 6.0, 8.0, 10.0]);
+//! assert_eq!(losses[0], losses[1]); // the same on every rank
+//! # Ok::<(), hccl::Error>(())
 //! ```
 //!
-//! # Time and memory
-//!
-//! `p` ranks, `m` microbatches, `v` stages a rank; `F`, `B` and `W` are the ticks that one *stage* takes for the
-//! forward pass, the input part and the weight part of the backward pass. The bubble is the time in which a rank does
-//! not work, in a step that begins and ends together on all ranks. Activations are counted in stages, on the rank that
-//! holds most.
-//!
-//! | schedule | bubble | activations | microbatches |
-//! | --- | --- | --- | --- |
-//! | [`GPipe`](Schedule::GPipe) | `(p-1)(F+B+W)` | `m` | any |
-//! | [`OneFOneB`](Schedule::OneFOneB) | `(p-1)(F+B+W)` | `min(p, m)` | any |
-//! | [`Interleaved`](Schedule::Interleaved) | `(p-1)(F+B+W)`, of stages `v` times as short | `(v+1)p-1`, at most `vm` | multiples of `p` |
-//! | [`ZbH1`](Schedule::ZbH1) | `(p-1)(F+B-W)`, for `W` up to `F` and `B`, and `m >= p` | `min(p, m)` | any |
-//! | [`ZbV`](Schedule::ZbV) | `(p-1)F`, of stages half as long, for `F = B = W` and `m >= 2p-1` | `2p`, at most `2m` | any |
-//! | [`FillDrain`](Flow::FillDrain) | `(p-1)F` | 1 | any |
-//! | [`Ring`](Flow::Ring), `r` rounds | `(p-1)F`, and `(r-1)(p-m)F` if `m < p` | 1 | any |
-//!
-//! [`Schedule::formula`] computes the makespan that follows, and says `None` where no formula is valid. What these
-//! numbers are not:
-//!
-//! - A longer weight part helps `zb_h1` no further: each rank then adds the longer of `F` and `B`, in which it fills
-//!   or empties.
-//! - They assume equal stages and free messages. [`Plan::retimed`] gives the times of unequal stages,
-//!   [`Costs::transfer`] counts messages: both ranks are then busy, for nothing is sent in the background, and the
-//!   loss can be large. 1F1B waits for more hops than GPipe; prefer it for its memory, not for its time.
-//! - Two ratios are called "bubble": idle time over work (Megatron-LM and zero-bubble papers) and over all time (GPipe
-//!   paper). [`Bubble`] has both.
-//! - "Zero bubble" counts from a rank's first work to its last. On a clock that all ranks share some bubble remains,
-//!   as the table says, and anything that waits for all ranks before the optimizer's step, such as clipping by the
-//!   global norm, pays it.
-//! - Where messages can't be placed without cost, [`Plan::loss`] says how much longer the plan takes than the same
-//!   order of work with buffers. With three equal costs and free messages nothing is lost in any schedule on up to 8
-//!   ranks with up to 4 microbatches a rank (a test says so), and GPipe, 1F1B and inference lose nothing at any equal
-//!   stages; `interleaved`, `zb_h1` and `zb_v` lose some at unequal costs.
-//! - Activations count from the forward pass to the end of the backward pass, its weight part included. Messages that
-//!   were received early come on top: [`Plan::peak_messages`].
-//!
-//! Sources: GPipe (Huang et al., arXiv 1811.06965); 1F1B with a flush and interleaving (Narayanan et al., Efficient
-//! Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, arXiv 2104.04473), its memory (Korthikanti
-//! et al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198); ZB-H1 and ZB-V (Qi et
-//! al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, and Pipeline Parallelism with Controllable Memory, arXiv
-//! 2405.15362). The ring and the bounds on `m` were measured on this module's clock, and its tests hold them.
-//!
-//! # Plans by hand
-//!
-//! [`Plan::from_work`] places messages for an order of work of your own; [`Plan::by_hand`] takes messages too, and
-//! refuses what can't end. In textbook 1F1B a rank receives just before it computes; without buffers that hangs:
+//! Inference, where the number of stages is that of the ranks there are. The same without macros is [`infer`] and its
+//! [`Builder`]; [the guide](guide) goes from one process to a pipeline, and to a ring that generates token by token:
 //!
 //! ```
-//! use hccl::pipeline::{Costs, Plan, PlanError, Schedule};
+//! use hccl::pipeline::{self, Act, Costs, Dyn, Flow, Plan, Schedule, StageResult};
 //!
-//! let plan = Plan::new(Schedule::OneFOneB, 2, 2, Costs::default())?;
-//! let mut actions: Vec<_> = (0..2).map(|rank| plan.actions(rank).to_vec()).collect();
-//! actions[1][2..5].rotate_left(1); // rank 1 receives microbatch 1 after the backward pass of 0, not before
-//! let error = Plan::by_hand(Schedule::OneFOneB, 2, 2, Costs::default(), actions).unwrap_err();
-//! assert_eq!(
-//!     error.to_string(),
-//!     "deadlock: rank 0, action 3 (send the activation of microbatch 1 over edge 0) waits for rank 1; \
-//!      rank 1, action 3 (send the gradient of microbatch 0 over edge 0) waits for rank 0 \
-//!      (hint: without buffers a send ends when it is received; reorder one of these actions)"
-//! );
-//! let refused = Plan::new(Schedule::Interleaved { chunks: 2 }, 4, 6, Costs::default()).unwrap_err();
-//! assert_eq!(
-//!     refused.to_string(),
-//!     "interleaved(2) on 4 ranks cannot run 6 microbatches (hint: use 4 or 8, a multiple of 4)"
-//! );
-//! # Ok::<(), PlanError>(())
+//! struct Add(f32);
+//!
+//! #[hccl::stage]
+//! impl Add {
+//!     fn forward(&self, x: Act<f32, (Dyn,)>) -> StageResult<Act<f32, (Dyn,)>> {
+//!         Ok(x.map(|x| x + self.0))
+//!     }
+//! }
+//!
+//! hccl::pipeline! {
+//!     struct Chain = Add * _; // as many as there are ranks
+//!     schedule = fill_drain(microbatches = _); // an argument of `infer`
+//! }
+//!
+//! hccl::local(3, |comm| {
+//!     let mut chain = Chain::infer(&comm, 5, |ChainRole::Add(at)| Ok(at.hold(Add(at.index() as f32))))?;
+//!     chain.run(
+//!         |microbatch| Ok(Act::new([1], vec![microbatch as f32])?),
+//!         |microbatch, y| Ok(assert_eq!(y.data(), [microbatch as f32 + 3.0])),
+//!     )?;
+//!
+//!     let plan = Plan::new(Schedule::ForwardOnly(Flow::FillDrain), comm.size(), 5, Costs::default())?;
+//!     let mut same = pipeline::infer(&comm, plan).stages(3, |at| Ok(Add(at.index() as f32))).build()?;
+//!     same.run(|_| Ok(Act::new([1], vec![0.0])?), |_, y| Ok(assert_eq!(y.data(), [3.0])))
+//! })?;
+//! # Ok::<(), hccl::Error>(())
 //! ```
 //!
-//! This module only plans: it knows no communicator, reads and writes nothing, and depends on the standard library
-//! alone.
+//! # What is promised
+//!
+//! - A stage's input is the output of the stage before, by type: element, number and names of dimensions. Stages that do
+//!   not fit do not compile.
+//! - A stage is made on the rank that holds it, and nowhere else: its constructor gets an [`At`], which exists there only.
+//! - Messages go in the order of a [`Plan`], which cannot deadlock on a transport that buffers nothing. Each carries plan,
+//!   step, edge, direction, microbatch, dtype and lengths, and is compared before its payload is touched.
+//! - The ranks compare plan and stages once, when the pipeline is built.
+//! - Named dimensions have one length a microbatch. A stage that makes another one is an error on its own rank, before
+//!   anything is sent. Microbatches may differ from each other, and steps too.
+//! - What a forward pass saves is moved into the backward pass of the same microbatch: it is used once.
+//! - A stage that returns an error or panics ends the step on every rank, with that error, at once; a rank that computes
+//!   sees it when it next sends or receives. So does a rank that is killed, as `PeerLost`.
+//! - Gradients are f32 (f64 for f64 payloads) where stages see them; [`Start::grad_wire`] halves them on the way.
+//! - The memory of payloads that were sent takes the next ones that arrive, where payloads give it back ([`Act`] does).
+//!
+//! # Which schedule
+//!
+//! [`Schedule`] lists them; [`hccl_plan`] compares their time and memory. Start with `one_f_one_b`. `zb_h1` and `zb_v`
+//! gain where stages are [`SplitTrain`]; with whole backward passes they run, and gain nothing.
 
-mod check;
-mod picture;
-mod plan;
-mod project;
-mod schedule;
-mod simulate;
+mod build;
+mod bytes;
+mod chunk;
+mod fault;
+mod grads;
+mod group;
+mod header;
+mod infer;
+mod lane;
+mod payload;
+mod rehearse;
+mod run;
+mod shape;
+mod stage;
 #[cfg(test)]
 mod tests;
+mod trace;
+mod train;
 
-pub use check::{Blocked, PlanError};
-pub use plan::{Action, Channel, Costs, Direction, Loss, Message, Phase, Plan, Work};
-pub use schedule::{Flow, Schedule};
-pub use simulate::{Bubble, Span, Timeline};
+#[doc = include_str!("../docs/pipeline.md")]
+pub mod guide {}
+
+pub use build::{Builder, Inferring, Mode, Start, Training, infer, train};
+pub use grads::{Grads, Local, State, Synced, Synchronised};
+pub use group::{Group, PerRank};
+#[doc(inline)]
+pub use hccl_plan::{
+    Action, Blocked, Bubble, Channel, Costs, Direction, Flow, Loss, Message, Phase, Plan, PlanError, Schedule, Span,
+    Timeline, Work,
+};
+pub use infer::{Inference, Reply, Ring, Said, Turn};
+pub use payload::{Act, NoGrad, Payload, Returns, Wire};
+pub use rehearse::{Rehearsal, rehearse};
+pub use shape::{Dim, DimSpec, Dims, Dyn, Fixed, MOST_DIMS, Shape};
+#[doc(hidden)]
+pub use stage::IntoChunk;
+pub use stage::{At, BoxError, Grad, Held, Pass, SplitTrain, Stage, StageResult, Train};
+pub use train::{Losses, Trainer};

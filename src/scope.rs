@@ -34,19 +34,20 @@
 #![expect(unsafe_code, reason = "holds lent memory as raw pointers while calls run")]
 
 use crate::backend::{Kind, Ticket};
+use crate::communicator::Communicator;
 use crate::communicator::check::{Checked, Place};
 use crate::communicator::queue::Queue;
-use crate::communicator::{Batch, Communicator};
 use crate::error::Result;
-use crate::group::{Axis, Peer, Root, World};
-use crate::memory::{InPlace, Source, Write};
-use crate::reduce::ReduceOp;
+use crate::group::{Axis, World};
+use crate::memory::{InPlace, Write};
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::take;
 use std::ptr::NonNull;
 use std::time::Duration;
+
+mod calls;
 
 /// How much longer than its own deadline a call may take before the scope aborts the group.
 const GRACE: Duration = Duration::from_secs(30);
@@ -129,6 +130,20 @@ impl<A: Axis> Communicator<A> {
     /// Runs `f` with a [`Scope`], in which calls borrow memory while they run, and waits for them. The page of
     /// [`scope`](crate::scope) says more.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (mut grads, mut count) = ([comm.rank().index() as f32; 2], [1u32]);
+    ///     let local = comm.scope(|s| {
+    ///         s.all_reduce(&mut grads, hccl::Avg)?;
+    ///         s.all_reduce(&mut count, hccl::Sum)?;
+    ///         Ok(comm.rank().index() * 3) // computed meanwhile
+    ///     })?;
+    ///     Ok((grads, count[0], local))
+    /// })?;
+    /// assert_eq!(out, [([0.5; 2], 2, 0), ([0.5; 2], 2, 3)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// That of `f`, else the first of the calls.
     pub fn scope<'env, R>(&'env self, f: impl for<'s> FnOnce(&'s Scope<'s, 'env, A>) -> Result<R>) -> Result<R> {
@@ -145,6 +160,21 @@ impl<A: Axis> Communicator<A> {
 }
 
 /// In which calls borrow memory while they run. Made by [`Communicator::scope`]; the module page says more.
+///
+/// ```
+/// use hccl::{Scope, Sum};
+/// /// Starts a call for each layer.
+/// fn reduce_all<'env>(s: &Scope<'_, 'env>, layers: &'env mut [Vec<f32>]) -> hccl::Result<()> {
+///     layers.iter_mut().try_for_each(|layer| s.all_reduce(layer, Sum).map(drop))
+/// }
+/// let out = hccl::local(2, |comm| {
+///     let mut layers = [vec![1.0; 2], vec![comm.rank().index() as f32]];
+///     comm.scope(|s| reduce_all(s, &mut layers))?;
+///     Ok(layers)
+/// })?;
+/// assert_eq!(out, [[vec![2.0; 2], vec![1.0]], [vec![2.0; 2], vec![1.0]]]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Scope<'s, 'env: 's, A: Axis = World> {
     state: &'s State<'env>,
     axis: PhantomData<A>,
@@ -154,6 +184,21 @@ pub struct Scope<'s, 'env: 's, A: Axis = World> {
 }
 
 /// A running call of a [`Scope`] on `B`. It may be dropped: the scope waits for the call.
+///
+/// ```
+/// let out = hccl::local(2, |comm| {
+///     let (mut first, mut second) = ([comm.rank().index() as i32 + 1], [10]);
+///     comm.scope(|s| {
+///         let running = s.all_reduce(&mut first, hccl::Prod)?;
+///         s.all_reduce(&mut second, hccl::Sum)?; // its handle is dropped: the scope waits
+///         running.wait()?[0] += 100; // finished, while the second may still run
+///         Ok(())
+///     })?;
+///     Ok((first[0], second[0]))
+/// })?;
+/// assert_eq!(out, [(102, 20); 2]);
+/// # Ok::<(), hccl::Error>(())
+/// ```
 pub struct Borrowed<'s, 'env, B: ?Sized> {
     state: &'s State<'env>,
     index: usize,
@@ -162,6 +207,20 @@ pub struct Borrowed<'s, 'env, B: ?Sized> {
 
 impl<'env, B: ?Sized> Borrowed<'_, 'env, B> {
     /// Waits until the call is finished and gives the buffer back that it wrote, `()` when it wrote none.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut grads = [comm.rank().index() as f32, 4.0];
+    ///     comm.scope(|s| {
+    ///         let grads = s.all_reduce(&mut grads, hccl::Avg)?.wait()?;
+    ///         grads[1] /= 2.0; // lent back
+    ///         s.broadcast(grads, comm.root(0)?).map(drop)
+    ///     })?;
+    ///     Ok(grads)
+    /// })?;
+    /// assert_eq!(out, [[0.5, 2.0]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The first cause; the scope does not report it again.
@@ -178,6 +237,21 @@ impl<'env, B: ?Sized> Borrowed<'_, 'env, B> {
     }
 
     /// True when the call is finished, well or badly.
+    ///
+    /// ```
+    /// let steps = hccl::local(2, |comm| {
+    ///     let mut x = [comm.rank().index() as u8];
+    ///     comm.scope(|s| {
+    ///         let running = s.all_reduce(&mut x, hccl::Max)?;
+    ///         while !running.is_ready() {
+    ///             std::thread::yield_now(); // or some work
+    ///         }
+    ///         Ok(running.wait()?[0])
+    ///     })
+    /// })?;
+    /// assert_eq!(steps, [1, 1]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     pub fn is_ready(&self) -> bool {
         let ticket = self.state.entries.borrow()[self.index].ticket;
         self.state.queue.backend().is_ready(ticket)
@@ -238,273 +312,6 @@ impl<'s, 'env, A: Axis> Scope<'s, 'env, A> {
         let call = check(self.place(), write)?;
         let targets = held.into_iter().map(|held| Box::new(held) as Box<dyn Retire + 'env>).collect();
         self.start(kind, call, targets, nothing())
-    }
-
-    /// [`Communicator::all_reduce`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_reduce<B, Op>(&self, buf: &'env mut B, _: Op) -> Result<Borrowed<'s, 'env, B>>
-    where
-        B: InPlace + ?Sized,
-        Op: ReduceOp<B::Elem>,
-    {
-        self.writes(Kind::AllReduce, buf, |place, buf| place.all_reduce(buf, Op::KIND))
-    }
-
-    /// [`Communicator::all_reduce_into`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_reduce_into<S, R, Op>(&self, send: &'env S, recv: &'env mut R, _: Op) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-        Op: ReduceOp<R::Elem>,
-    {
-        self.writes(Kind::AllReduce, recv, |place, recv| place.all_reduce_into(send.read(), recv, Op::KIND))
-    }
-
-    /// [`Communicator::reduce`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn reduce<B, Op>(&self, buf: &'env mut B, _: Op, root: Root<A>) -> Result<Borrowed<'s, 'env, B>>
-    where
-        B: InPlace + ?Sized,
-        Op: ReduceOp<B::Elem>,
-    {
-        self.writes(Kind::Reduce, buf, |place, buf| place.reduce(buf, Op::KIND, root.member()))
-    }
-
-    /// [`Communicator::reduce_into`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn reduce_into<S, R, Op>(
-        &self,
-        send: &'env S,
-        recv: Option<&'env mut R>,
-        _: Op,
-        root: Root<A>,
-    ) -> Result<Borrowed<'s, 'env, ()>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-        Op: ReduceOp<R::Elem>,
-    {
-        self.writes_some(Kind::Reduce, recv, |place, recv| {
-            place.reduce_into(send.read(), recv, Op::KIND, root.member())
-        })
-    }
-
-    /// [`Communicator::broadcast`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn broadcast<B>(&self, buf: &'env mut B, root: Root<A>) -> Result<Borrowed<'s, 'env, B>>
-    where
-        B: InPlace + ?Sized,
-    {
-        self.writes(Kind::Broadcast, buf, |place, buf| place.broadcast(buf, root.member()))
-    }
-
-    /// [`Communicator::all_gather`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_gather<S, R>(&self, send: &'env S, recv: &'env mut R) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-    {
-        self.writes(Kind::AllGather, recv, |place, recv| place.all_gather(send.read(), recv))
-    }
-
-    /// [`Communicator::all_gather_in_place`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_gather_in_place<B>(&self, buf: &'env mut B) -> Result<Borrowed<'s, 'env, B>>
-    where
-        B: InPlace + ?Sized,
-    {
-        self.writes(Kind::AllGather, buf, |place, buf| place.all_gather_in_place(buf))
-    }
-
-    /// [`Communicator::all_gather_v`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_gather_v<S, R>(
-        &self,
-        send: &'env S,
-        recv: &'env mut R,
-        counts: &[usize],
-    ) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-    {
-        self.writes(Kind::AllGatherV, recv, |place, recv| place.all_gather_v(send.read(), recv, counts))
-    }
-
-    /// [`Communicator::reduce_scatter`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn reduce_scatter<S, R, Op>(&self, send: &'env S, recv: &'env mut R, _: Op) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-        Op: ReduceOp<R::Elem>,
-    {
-        self.writes(Kind::ReduceScatter, recv, |place, recv| place.reduce_scatter(send.read(), recv, Op::KIND))
-    }
-
-    /// [`Communicator::reduce_scatter_in_place`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn reduce_scatter_in_place<B, Op>(&self, buf: &'env mut B, _: Op) -> Result<Borrowed<'s, 'env, B>>
-    where
-        B: InPlace + ?Sized,
-        Op: ReduceOp<B::Elem>,
-    {
-        self.writes(Kind::ReduceScatter, buf, |place, buf| place.reduce_scatter_in_place(buf, Op::KIND))
-    }
-
-    /// [`Communicator::reduce_scatter_v`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn reduce_scatter_v<S, R, Op>(
-        &self,
-        send: &'env S,
-        recv: &'env mut R,
-        counts: &[usize],
-        _: Op,
-    ) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-        Op: ReduceOp<R::Elem>,
-    {
-        self.writes(Kind::ReduceScatterV, recv, |place, recv| {
-            place.reduce_scatter_v(send.read(), recv, counts, Op::KIND)
-        })
-    }
-
-    /// [`Communicator::scatter`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn scatter<S, R>(
-        &self,
-        send: Option<&'env S>,
-        recv: &'env mut R,
-        root: Root<A>,
-    ) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-    {
-        self.writes(Kind::Scatter, recv, |place, recv| place.scatter(send.map(|send| send.read()), recv, root.member()))
-    }
-
-    /// [`Communicator::gather`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn gather<S, R>(
-        &self,
-        send: &'env S,
-        recv: Option<&'env mut R>,
-        root: Root<A>,
-    ) -> Result<Borrowed<'s, 'env, ()>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-    {
-        self.writes_some(Kind::Gather, recv, |place, recv| place.gather(send.read(), recv, root.member()))
-    }
-
-    /// [`Communicator::all_to_all`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_to_all<S, R>(&self, send: &'env S, recv: &'env mut R) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-    {
-        self.writes(Kind::AllToAll, recv, |place, recv| place.all_to_all(send.read(), recv))
-    }
-
-    /// [`Communicator::all_to_all_v`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn all_to_all_v<S, R>(
-        &self,
-        send: &'env S,
-        send_counts: &[usize],
-        recv: &'env mut R,
-        recv_counts: &[usize],
-    ) -> Result<Borrowed<'s, 'env, R>>
-    where
-        S: Source<Elem = R::Elem> + ?Sized,
-        R: InPlace + ?Sized,
-    {
-        self.writes(Kind::AllToAllV, recv, |place, recv| {
-            place.all_to_all_v(send.read(), send_counts, recv, recv_counts)
-        })
-    }
-
-    /// [`Communicator::send`], of memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn send<S>(&self, buf: &'env S, peer: Peer<A>) -> Result<Borrowed<'s, 'env, ()>>
-    where
-        S: Source + ?Sized,
-    {
-        let call = self.place().send(buf.read(), peer.member())?;
-        self.start(Kind::Send, call, Vec::new(), nothing())
-    }
-
-    /// [`Communicator::recv`], into memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn recv<B>(&self, buf: &'env mut B, peer: Peer<A>) -> Result<Borrowed<'s, 'env, B>>
-    where
-        B: InPlace + ?Sized,
-    {
-        self.writes(Kind::Recv, buf, |place, buf| place.recv(buf, peer.member()))
-    }
-
-    /// [`Communicator::batch_send_recv`], on memory lent until the scope ends.
-    ///
-    /// # Errors
-    /// That of `fill`, before anything is sent, or when the call cannot start; the scope, or [`Borrowed::wait`], tells
-    /// of the rest.
-    pub fn batch_send_recv(
-        &self,
-        fill: impl for<'b> FnOnce(&'b mut Batch<'env, A>) -> Result<()>,
-    ) -> Result<Borrowed<'s, 'env, ()>> {
-        let mut batch = Batch::new(*self.place());
-        fill(&mut batch)?;
-        let (call, targets) = batch.finish(self.place())?;
-        self.start(Kind::BatchSendRecv, call, targets, nothing())
-    }
-
-    /// [`Communicator::barrier`] that does not wait: the end of the scope, or [`Borrowed::wait`], does.
-    ///
-    /// # Errors
-    /// When the call cannot start; the scope, or [`Borrowed::wait`], tells of the rest.
-    pub fn barrier(&self) -> Result<Borrowed<'s, 'env, ()>> {
-        self.start(Kind::Barrier, self.place().barrier(), Vec::new(), nothing())
     }
 }
 

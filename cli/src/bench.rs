@@ -26,6 +26,7 @@ use clap::{Args, ValueEnum};
 use hccl::launch::{self, MAX_RANKS};
 use hccl::{Communicator, DType, OpKind};
 
+use crate::bench_pipeline;
 use operation::Operation;
 use plan::{Iterations, Plan, Size};
 use report::Report;
@@ -39,7 +40,11 @@ const OUT: &str = "HCCL_BENCH_OUT";
 /// world is measured. Each call follows a barrier and takes as long as its slowest rank. Bytes are those of the larger
 /// buffer of a rank: what all-gather receives, what reduce-scatter and all-to-all send.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    other: Option<Other>,
+
     /// What to measure
     #[arg(value_enum, default_value = "all-reduce", value_name = "OPERATION")]
     operations: Vec<Which>,
@@ -113,6 +118,12 @@ pub(crate) struct Bench {
     name: String,
 }
 
+/// What is measured by other rules.
+#[derive(clap::Subcommand)]
+enum Other {
+    Pipeline(bench_pipeline::Bench),
+}
+
 /// An operation, or all of them.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Which {
@@ -168,6 +179,9 @@ impl From<hccl::Error> for Problem {
 /// Runs it; the exit code of the command: 1 for wrong values, 2 for flags that cannot be obeyed.
 #[expect(clippy::print_stderr, reason = "a command tells its errors on stderr")]
 pub(crate) fn run(args: Bench) -> ExitCode {
+    if let Some(Other::Pipeline(args)) = args.other {
+        return bench_pipeline::run(args);
+    }
     match start(args) {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {

@@ -1,58 +1,106 @@
 //! The CPU engine: ranks of one host, as threads or as processes, with one code path.
 //!
 //! ```text
-//! queue ──> engine ──┬─> collective ──> kernel        what happens
-//!                    └─> message ────> kernel
+//! engine ──┬─> collective ──> kernel                  what happens
+//!          └─> message ────> kernel
 //!             group, wait, life                       who is there, and how to wait for them
 //!             segment, memory, heap                   where it happens: shared memory
 //!             handover, subgroup                      how memory and groups are found
 //! ```
 
 mod collective;
-mod engine;
-mod fingerprint;
-mod group;
+pub(crate) mod engine;
+pub(crate) mod fingerprint;
+pub(crate) mod group;
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
 pub(crate) mod handover;
 pub(crate) mod heap;
-mod kernel;
+pub(crate) mod kernel;
 mod life;
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
 mod meet;
 mod memory;
 mod message;
-mod queue;
 pub(crate) mod segment;
 mod shape;
-mod subgroup;
+pub(crate) mod subgroup;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-use crate::backend::Backend;
+use crate::backend::queue::{Lane, Ordered, Side};
+use crate::backend::{Backend, Call, Failure, Support};
+use crate::device::Device;
+use crate::element::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::reduce::OpKind;
+use engine::Engine;
 use group::Group;
 use life::Lives;
-use queue::Cpu;
 use segment::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The backend of one rank.
+pub(crate) type Cpu = Ordered<Engine>;
+
+impl Cpu {
+    fn of(group: Group) -> Cpu {
+        let group = Arc::new(group);
+        Ordered::new(group.clone(), Engine::new(group), Facts)
+    }
+}
+
+impl Lane for Engine {
+    type Side = Facts;
+
+    fn execute(&mut self, call: &Call, eager: bool) -> Result<(), Failure> {
+        Engine::execute(self, call, eager)
+    }
+}
+
+/// What holds for every group of this engine.
+pub(crate) struct Facts;
+
+impl Side for Facts {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    fn support(&self, _dtype: DType, _op: Option<OpKind>) -> Support {
+        Support::Native
+    }
+
+    fn check(&self, _call: &Call) -> Result<()> {
+        Ok(())
+    }
+
+    fn group(&self, parent: &Arc<Group>, members: &[usize], tag: u64) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(Cpu::of(subgroup::make(parent, members, tag)?)))
+    }
+}
 
 /// A group of `n` ranks that are threads of this process: one backend a rank, in rank order.
 ///
 /// # Errors
 /// `InvalidArgument` for 0 or more than 256 ranks, `Resource` without memory.
 pub(crate) fn threads(n: usize, options: &Options) -> Result<Vec<Arc<dyn Backend>>> {
+    let backend = |group| Arc::new(Cpu::of(group)) as Arc<dyn Backend>;
+    Ok(thread_groups(n, options)?.into_iter().map(backend).collect())
+}
+
+/// As [`threads`], the groups alone.
+pub(crate) fn thread_groups(n: usize, options: &Options) -> Result<Vec<Group>> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let id = subgroup::mix(MADE.fetch_add(1, Ordering::Relaxed));
     refuse_forked()?;
     let segment = Arc::new(Segment::create(n, id, stage_bytes(n), n <= crate::sys::cores())?);
-    let backend = |rank| {
-        let group = Group::join(segment.clone(), rank, true, options, Lives::Threads);
-        Arc::new(Cpu::new(group)) as Arc<dyn Backend>
-    };
-    Ok((0..n).map(backend).collect())
+    Ok((0..n).map(|rank| Group::join(segment.clone(), rank, true, options, Lives::Threads)).collect())
 }
 
 /// One rank of a world of processes: `rank` of `size` ranks that meet under `name`.
@@ -61,8 +109,14 @@ pub(crate) fn threads(n: usize, options: &Options) -> Result<Vec<Arc<dyn Backend
 /// `Rendezvous`, `Timeout` or `PeerLost` when they do not all meet; `Resource` without memory.
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
 pub(crate) fn process(name: &str, rank: usize, size: usize, options: &Options) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Cpu::of(process_group(name, rank, size, options)?)))
+}
+
+/// As [`process`], the group alone.
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+pub(crate) fn process_group(name: &str, rank: usize, size: usize, options: &Options) -> Result<Group> {
     refuse_forked()?;
-    Ok(Arc::new(Cpu::new(meet::meet(name, rank, size, options)?)))
+    meet::meet(name, rank, size, options)
 }
 
 /// From the first call on a forked child is told apart: it has none of the threads that its parent's groups rely on.

@@ -1,14 +1,11 @@
 //! Blocking collectives on borrowed memory.
 
 use super::Communicator;
-use super::check::{Checked, CheckedMessage, Place};
 use crate::backend::{Failure, Kind};
-use crate::error::{Error, Result};
-use crate::group::{Axis, Peer, Root};
+use crate::error::Result;
+use crate::group::{Axis, Root};
 use crate::memory::{InPlace, Source, sealed::LendMut};
 use crate::reduce::ReduceOp;
-use crate::scope::{Targets, hold};
-use std::marker::PhantomData;
 
 impl<A: Axis> Communicator<A> {
     /// Reduces `buf` over all ranks, in place; every rank gets the result.
@@ -42,6 +39,18 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// As [`all_reduce`](Communicator::all_reduce), from `send` into `recv`, which has as many elements.
+    ///
+    /// ```
+    /// use hccl::Sum;
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = [comm.rank().index() as i32 + 1, 10];
+    ///     let mut sum = [0; 2];
+    ///     comm.all_reduce_into(&own, &mut sum, Sum)?;
+    ///     Ok((own[0], sum))
+    /// })?;
+    /// assert_eq!(out, [(1, [3, 20]), (2, [3, 20])]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Length` when the lengths differ; those of [`all_reduce`](Communicator::all_reduce).
@@ -87,6 +96,19 @@ impl<A: Axis> Communicator<A> {
 
     /// As [`reduce`](Communicator::reduce), from `send` into `recv` of the root, which has as many elements. Elsewhere
     /// `recv` may be `None`, and is not looked at. A bare `None` needs a type, as `None::<&mut [f32]>`.
+    ///
+    /// ```
+    /// use hccl::Max;
+    /// let out = hccl::local(3, |comm| {
+    ///     let root = comm.root(1)?;
+    ///     let own = [comm.rank().index() as f32 * 1.5];
+    ///     let mut most = [-1.0];
+    ///     comm.reduce_into(&own, comm.is_root(root).then_some(&mut most), Max, root)?;
+    ///     Ok(most[0])
+    /// })?;
+    /// assert_eq!(out, [-1.0, 3.0, -1.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` when the root gives no `recv`, `Length` when it has another length; those of
@@ -240,6 +262,17 @@ impl<A: Axis> Communicator<A> {
     /// As [`reduce_scatter`](Communicator::reduce_scatter), with the result in this rank's part of `buf`: the `rank`-th
     /// of `size` equal parts. The other parts stay as they are.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index() as u32;
+    ///     let mut x = [rank + 1, 10 * (rank + 1)];
+    ///     comm.reduce_scatter_in_place(&mut x, hccl::Sum)?;
+    ///     Ok(x)
+    /// })?;
+    /// assert_eq!(out, [[3, 10], [2, 30]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` when `buf` does not divide into equal parts; those of [`all_reduce`](Communicator::all_reduce).
     pub fn reduce_scatter_in_place<B, Op>(&self, buf: &mut B, _: Op) -> Result<()>
@@ -254,6 +287,17 @@ impl<A: Axis> Communicator<A> {
 
     /// As [`reduce_scatter`](Communicator::reduce_scatter), where rank r gets `counts[r]` elements. Every rank passes
     /// the same counts; `send` has as many elements as they add up to.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let mut part = vec![0; 1 + rank];
+    ///     comm.reduce_scatter_v(&[rank as i64 + 1, 10, 20 + rank as i64], &mut part, &[1, 2], hccl::Sum)?;
+    ///     Ok(part)
+    /// })?;
+    /// assert_eq!(out, [vec![3], vec![20, 41]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Length` when counts or buffers have other lengths, `InvalidArgument` when the counts overflow; those of
@@ -367,6 +411,20 @@ impl<A: Axis> Communicator<A> {
     /// As [`all_to_all`](Communicator::all_to_all), where this rank gives `send_counts[r]` elements to rank r and takes
     /// `recv_counts[r]` from it. What one rank gives another is what the other takes.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, gives, takes) = match comm.rank().index() {
+    ///         0 => (vec![0u8, 1, 2], [1, 2], [1, 0]),
+    ///         _ => (vec![10], [0, 1], [2, 1]),
+    ///     };
+    ///     let mut got = vec![0; takes.iter().sum()];
+    ///     comm.all_to_all_v(&own, &gives, &mut got, &takes)?;
+    ///     Ok(got)
+    /// })?;
+    /// assert_eq!(out, [vec![0], vec![1, 2, 10]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Length` when counts or buffers have other lengths, `InvalidArgument` when counts overflow or differ for this
     /// rank itself, `Mismatch` when two ranks disagree; those of [`all_reduce`](Communicator::all_reduce).
@@ -380,72 +438,19 @@ impl<A: Axis> Communicator<A> {
         self.settle(Kind::AllToAllV, done, recv)
     }
 
-    /// Sends `buf` to `peer`, and returns when it was received there.
-    ///
-    /// ```
-    /// let out = hccl::local(2, |comm| {
-    ///     let mut x = [comm.rank().index() as u32 + 5];
-    ///     match comm.rank().index() {
-    ///         0 => comm.send(&x, comm.peer(1)?)?,
-    ///         _ => comm.recv(&mut x, comm.peer(0)?)?,
-    ///     }
-    ///     Ok(x[0])
-    /// })?;
-    /// assert_eq!(out, [5, 5]);
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a send to itself, `WrongGroup` for a peer of another group, `Mismatch` when the receive
-    /// has another type or length, `Deadlock` when ranks wait for each other in a circle; those of
-    /// [`all_reduce`](Communicator::all_reduce).
-    pub fn send<S: Source + ?Sized>(&self, buf: &S, peer: Peer<A>) -> Result<()> {
-        let call = self.place().send(buf.read(), peer.member())?;
-        let done = self.queue.run(call);
-        self.settle_plain(Kind::Send, done)
-    }
-
-    /// Receives into `buf` what `peer` sends: as many elements, of the same type.
-    ///
-    /// # Errors
-    /// Those of [`send`](Communicator::send).
-    pub fn recv<B: InPlace + ?Sized>(&self, buf: &mut B, peer: Peer<A>) -> Result<()> {
-        let call = self.place().recv(buf.write(), peer.member())?;
-        let done = self.queue.run(call);
-        self.settle(Kind::Recv, done, buf)
-    }
-
-    /// Sends and receives at once: no message of the batch waits for another one, so that exchanges cannot deadlock.
-    /// Messages of one pair of ranks in one direction arrive in the order in which they were added.
-    ///
-    /// ```
-    /// let out = hccl::local(3, |comm| {
-    ///     let (rank, n) = (comm.rank().index(), comm.size());
-    ///     let (next, previous) = (comm.peer((rank + 1) % n)?, comm.peer((rank + n - 1) % n)?);
-    ///     let mine = [rank as f32];
-    ///     let mut theirs = [0f32];
-    ///     comm.batch_send_recv(|batch| {
-    ///         batch.send(&mine, next)?;
-    ///         batch.recv(&mut theirs, previous)
-    ///     })?;
-    ///     Ok(theirs[0])
-    /// })?;
-    /// assert_eq!(out, [2.0, 0.0, 1.0]);
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of the closure, before anything is sent; those of [`send`](Communicator::send).
-    pub fn batch_send_recv<'env>(&self, fill: impl for<'b> FnOnce(&'b mut Batch<'env, A>) -> Result<()>) -> Result<()> {
-        let mut batch = Batch::new(*self.place());
-        fill(&mut batch)?;
-        let (call, mut targets) = batch.finish(self.place())?;
-        self.queue.run(call).map_err(|failure| {
-            self.queue.failed(Kind::BatchSendRecv, failure, || targets.iter_mut().for_each(|target| target.retire()))
-        })
-    }
-
     /// Waits until every rank has called it.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    /// let prepared = AtomicUsize::new(0);
+    /// let out = hccl::local(3, |comm| {
+    ///     prepared.fetch_add(comm.rank().index() + 1, SeqCst);
+    ///     comm.barrier()?;
+    ///     Ok(prepared.load(SeqCst)) // every rank has prepared its part
+    /// })?;
+    /// assert_eq!(out, [6; 3]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`all_reduce`](Communicator::all_reduce).
@@ -454,7 +459,7 @@ impl<A: Axis> Communicator<A> {
         self.settle_plain(Kind::Barrier, done)
     }
 
-    fn settle<B: InPlace + ?Sized>(&self, kind: Kind, done: Result<(), Failure>, buf: &mut B) -> Result<()> {
+    pub(super) fn settle<B: InPlace + ?Sized>(&self, kind: Kind, done: Result<(), Failure>, buf: &mut B) -> Result<()> {
         done.map_err(|failure| self.queue.failed(kind, failure, || buf.retire()))
     }
 
@@ -467,51 +472,7 @@ impl<A: Axis> Communicator<A> {
         done.map_err(|failure| self.queue.failed(kind, failure, || buf.into_iter().for_each(LendMut::retire)))
     }
 
-    fn settle_plain(&self, kind: Kind, done: Result<(), Failure>) -> Result<()> {
+    pub(super) fn settle_plain(&self, kind: Kind, done: Result<(), Failure>) -> Result<()> {
         done.map_err(|failure| self.queue.failed(kind, failure, || ()))
-    }
-}
-
-/// Messages that start together; made by [`Communicator::batch_send_recv`] and
-/// [`Scope::batch_send_recv`](crate::Scope::batch_send_recv), which lend what is added until they are finished.
-pub struct Batch<'env, A: Axis> {
-    place: Place,
-    messages: Vec<CheckedMessage<'env>>,
-    targets: Targets<'env>,
-    axis: PhantomData<A>,
-}
-
-impl<'env, A: Axis> Batch<'env, A> {
-    pub(crate) fn new(place: Place) -> Self {
-        Batch { place, messages: Vec::new(), targets: Vec::new(), axis: PhantomData }
-    }
-
-    /// The call of all messages, and the memory it writes.
-    pub(crate) fn finish(self, place: &Place) -> Result<(Checked<'env>, Targets<'env>)> {
-        // The closure of a nested call could have swapped the two batches.
-        if (self.place.group, self.place.rank) != (place.group, place.rank) {
-            return Err(place.at(Kind::BatchSendRecv, Error::invalid("the batch was filled for another communicator")));
-        }
-        Ok((place.batch(self.messages), self.targets))
-    }
-
-    /// Adds a send of `buf` to `peer`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a send to itself, `WrongGroup` for a peer of another group.
-    pub fn send<S: Source + ?Sized>(&mut self, buf: &'env S, peer: Peer<A>) -> Result<()> {
-        self.messages.push(self.place.batched_send(buf.read(), peer.member())?);
-        Ok(())
-    }
-
-    /// Adds a receive from `peer` into `buf`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a receive from itself, `WrongGroup` for a peer of another group.
-    pub fn recv<B: InPlace + ?Sized>(&mut self, buf: &'env mut B, peer: Peer<A>) -> Result<()> {
-        let (held, write) = hold(buf);
-        self.messages.push(self.place.batched_recv(write, peer.member())?);
-        self.targets.push(Box::new(held));
-        Ok(())
     }
 }

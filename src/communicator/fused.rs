@@ -1,12 +1,13 @@
 //! Many small tensors as one operation: [`Communicator::all_reduce_fused`].
 //!
 //! Small tensors are packed into memory that peers reach, reduced there as one call, and unpacked. The memory belongs to
-//! the communicator and is made at its first fused call. A tensor that would fill most of it goes alone.
+//! the communicator and is made at its first fused call. A long tensor goes alone, and so does memory of an NPU.
 #![expect(unsafe_code, reason = "packs lent memory")]
 
 use super::Communicator;
-use crate::backend::{Kind, Memory};
+use crate::backend::{Home, Kind, Memory};
 use crate::buffer::DeviceBuffer;
+use crate::device::Device;
 use crate::element::Element;
 use crate::error::Result;
 use crate::group::Axis;
@@ -48,6 +49,10 @@ impl<A: Axis> Communicator<A> {
         B: InPlace + ?Sized,
         Op: ReduceOp<B::Elem>,
     {
+        let on_host = |buf: &&mut B| !matches!(buf.read().memory.home, Home::Npu { .. });
+        if self.device() != Device::Cpu || !bufs.iter().all(on_host) {
+            return bufs.iter_mut().try_for_each(|buf| self.all_reduce(&mut **buf, op));
+        }
         let lengths = digest(bufs.iter().map(|buf| buf.read().len));
         let mut first = 0;
         while first < bufs.len() {
@@ -71,7 +76,7 @@ impl<A: Axis> Communicator<A> {
         let room = match &mut *room {
             // After a failed call the room may be empty.
             Some(room) if !room.is_empty() => room,
-            room => room.insert(self.zeros(ROOM / size_of::<u64>())?),
+            room => room.insert(DeviceBuffer::zeros(Device::Cpu, ROOM / size_of::<u64>())?),
         };
         let memory = room.write().memory;
         let bytes = each(bufs, memory, |tensor, packed| copy(tensor, packed));

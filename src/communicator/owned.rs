@@ -36,6 +36,16 @@ impl<A: Axis> Communicator<A> {
 
     /// [`all_reduce_into`](Communicator::all_reduce_into) that owns its buffers.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = vec![comm.rank().index() as i32 + 1];
+    ///     let (own, sum) = comm.all_reduce_into_async(own, vec![0], hccl::Sum)?.wait()?;
+    ///     Ok((own[0], sum[0]))
+    /// })?;
+    /// assert_eq!(out, [(1, 3), (2, 3)]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn all_reduce_into_async<S, R, Op>(&self, send: S, recv: R, _: Op) -> Started<(S, R)>
@@ -51,6 +61,15 @@ impl<A: Axis> Communicator<A> {
 
     /// [`reduce`](Communicator::reduce) that owns its buffer.
     ///
+    /// ```
+    /// let out = hccl::local(3, |comm| {
+    ///     let loss = vec![comm.rank().index() as f64];
+    ///     Ok(comm.reduce_async(loss, hccl::Avg, comm.root(0)?)?.wait()?[0])
+    /// })?;
+    /// assert_eq!(out, [1.0, 1.0, 2.0]); // the mean on the root
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn reduce_async<B, Op>(&self, buf: B, _: Op, root: Root<A>) -> Started<B>
@@ -62,6 +81,18 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`reduce_into`](Communicator::reduce_into) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let root = comm.root(1)?;
+    ///     let recv = comm.is_root(root).then(|| vec![0u8]);
+    ///     let own = vec![comm.rank().index() as u8 + 4];
+    ///     let (_own, max) = comm.reduce_into_async(own, recv, hccl::Max, root)?.wait()?;
+    ///     Ok(max)
+    /// })?;
+    /// assert_eq!(out, [None, Some(vec![5])]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -78,6 +109,15 @@ impl<A: Axis> Communicator<A> {
 
     /// [`broadcast`](Communicator::broadcast) that owns its buffer.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let weights = comm.upload(&[comm.rank().index() as f32; 2])?;
+    ///     comm.broadcast_async(weights, comm.root(1)?)?.wait()?.to_vec()
+    /// })?;
+    /// assert_eq!(out, [[1.0; 2]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn broadcast_async<B: OwnedBuffer>(&self, buf: B, root: Root<A>) -> Started<B> {
@@ -85,6 +125,16 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`all_gather`](Communicator::all_gather) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let op = comm.all_gather_async(vec![comm.rank().index() as i8 + 5], vec![0; 2])?;
+    ///     let (_own, all) = op.wait()?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[5, 6]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -98,6 +148,16 @@ impl<A: Axis> Communicator<A> {
 
     /// [`all_gather_in_place`](Communicator::all_gather_in_place) that owns its buffer.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mut all = vec![0u64; 2];
+    ///     all[comm.rank().index()] = 7 + comm.rank().index() as u64;
+    ///     Ok(comm.all_gather_in_place_async(all)?.wait()?)
+    /// })?;
+    /// assert_eq!(out, [[7, 8]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn all_gather_in_place_async<B: OwnedBuffer>(&self, buf: B) -> Started<B> {
@@ -105,6 +165,16 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`all_gather_v`](Communicator::all_gather_v) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let own = vec![comm.rank().index() as u8; 1 + comm.rank().index()];
+    ///     let (_own, all) = comm.all_gather_v_async(own, vec![9; 3], &[1, 2])?.wait()?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [[0, 1, 1]; 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -119,6 +189,16 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`reduce_scatter`](Communicator::reduce_scatter) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let grads = vec![comm.rank().index() as f32, 10.0];
+    ///     let (_grads, shard) = comm.reduce_scatter_async(grads, vec![0.0], hccl::Sum)?.wait()?;
+    ///     Ok(shard[0])
+    /// })?;
+    /// assert_eq!(out, [1.0, 20.0]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -135,6 +215,16 @@ impl<A: Axis> Communicator<A> {
 
     /// [`reduce_scatter_in_place`](Communicator::reduce_scatter_in_place) that owns its buffer.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let grads = vec![rank as u32 + 1, 10 * (rank as u32 + 1)];
+    ///     Ok(comm.reduce_scatter_in_place_async(grads, hccl::Sum)?.wait()?[rank])
+    /// })?;
+    /// assert_eq!(out, [3, 30]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn reduce_scatter_in_place_async<B, Op>(&self, buf: B, _: Op) -> Started<B>
@@ -148,6 +238,17 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`reduce_scatter_v`](Communicator::reduce_scatter_v) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let (grads, shard) = (vec![rank as i64 + 1, 10, 20 + rank as i64], vec![0; 1 + rank]);
+    ///     let (_grads, shard) = comm.reduce_scatter_v_async(grads, shard, &[1, 2], hccl::Sum)?.wait()?;
+    ///     Ok(shard)
+    /// })?;
+    /// assert_eq!(out, [vec![3], vec![20, 41]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -164,6 +265,17 @@ impl<A: Axis> Communicator<A> {
 
     /// [`scatter`](Communicator::scatter) that owns its buffers.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let root = comm.root(0)?;
+    ///     let shards = comm.is_root(root).then(|| vec![10u32, 20]);
+    ///     let (_shards, own) = comm.scatter_async(shards, vec![0], root)?.wait()?;
+    ///     Ok(own[0])
+    /// })?;
+    /// assert_eq!(out, [10, 20]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn scatter_async<S, R>(&self, send: Option<S>, recv: R, root: Root<A>) -> Started<(Option<S>, R)>
@@ -177,6 +289,17 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`gather`](Communicator::gather) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let root = comm.root(1)?;
+    ///     let recv = comm.is_root(root).then(|| vec![0f64; 2]);
+    ///     let (_own, all) = comm.gather_async(vec![comm.rank().index() as f64 + 0.5], recv, root)?.wait()?;
+    ///     Ok(all)
+    /// })?;
+    /// assert_eq!(out, [None, Some(vec![0.5, 1.5])]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -192,6 +315,16 @@ impl<A: Axis> Communicator<A> {
 
     /// [`all_to_all`](Communicator::all_to_all) that owns its buffers.
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let mine = comm.rank().index() as i64 * 10;
+    ///     let (_mine, theirs) = comm.all_to_all_async(vec![mine, mine + 1], vec![0; 2])?.wait()?;
+    ///     Ok(theirs)
+    /// })?;
+    /// assert_eq!(out, [[0, 10], [1, 11]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn all_to_all_async<S, R>(&self, send: S, recv: R) -> Started<(S, R)>
@@ -203,6 +336,20 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`all_to_all_v`](Communicator::all_to_all_v) that owns its buffers.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let (own, gives, takes) = match comm.rank().index() {
+    ///         0 => (vec![0u8, 1, 2], [1, 2], [1, 0]),
+    ///         _ => (vec![10], [0, 1], [2, 1]),
+    ///     };
+    ///     let got = vec![0; takes.iter().sum()];
+    ///     let (_own, got) = comm.all_to_all_v_async(own, &gives, got, &takes)?.wait()?;
+    ///     Ok(got)
+    /// })?;
+    /// assert_eq!(out, [vec![0], vec![1, 2, 10]]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffers when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -226,6 +373,20 @@ impl<A: Axis> Communicator<A> {
     /// holds such a send before the receive that the peer needs first is in a circle: use
     /// [`batch_send_recv_async`](Communicator::batch_send_recv_async).
     ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let x = vec![comm.rank().index() as u32 + 5];
+    ///     if comm.rank().index() == 0 {
+    ///         let sending = comm.send_async(x, comm.peer(1)?)?;
+    ///         let next = 1 + 1; // this rank's next work
+    ///         return Ok(sending.wait()?[0] + next);
+    ///     }
+    ///     Ok(comm.recv_async(x, comm.peer(0)?)?.wait()?[0])
+    /// })?;
+    /// assert_eq!(out, [7, 5]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
     pub fn send_async<B: OwnedBuffer>(&self, buf: B, peer: Peer<A>) -> Started<B> {
@@ -233,6 +394,19 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`recv`](Communicator::recv) that owns its buffer.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     if comm.rank().index() == 0 {
+    ///         comm.send(&[2.5f32], comm.peer(1)?)?;
+    ///         return Ok(0.0);
+    ///     }
+    ///     let receiving = comm.recv_async(vec![0f32], comm.peer(0)?)?; // before the data is needed
+    ///     Ok(receiving.wait()?[0])
+    /// })?;
+    /// assert_eq!(out, [0.0, 2.5]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] with the buffer when the call cannot start; [`Pending::wait`] tells of the rest.
@@ -272,6 +446,17 @@ impl<A: Axis> Communicator<A> {
     }
 
     /// [`barrier`](Communicator::barrier) that does not wait: [`Pending::wait`] does.
+    ///
+    /// ```
+    /// let out = hccl::local(2, |comm| {
+    ///     let all_here = comm.barrier_async()?;
+    ///     let own = comm.rank().index() * 3; // work that needs no other rank
+    ///     all_here.wait()?;
+    ///     Ok(own)
+    /// })?;
+    /// assert_eq!(out, [0, 3]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Refused`] when the call cannot start; [`Pending::wait`] tells of the rest.

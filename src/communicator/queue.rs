@@ -1,8 +1,9 @@
 //! One rank's queue of calls, and the buffers of calls whose handles were dropped.
 #![expect(unsafe_code, reason = "vouches to the backend for the memory of checked calls")]
 
-use crate::backend::{Backend, Call, Failure, Kind, Support, Ticket};
+use crate::backend::{Backend, Call, Failure, Home, Kind, Memory, Support, Ticket};
 use crate::communicator::check::{Checked, Place};
+use crate::device::Device;
 use crate::element::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flight::InFlight;
@@ -19,6 +20,8 @@ pub(crate) struct Queue {
     pub(crate) place: Place,
     /// True when the backend refuses some pair of dtype and operation, so that calls are worth asking about.
     refuses: bool,
+    /// Where this rank's device buffers live.
+    device: Device,
     /// True when `adrift` may hold something: blocking calls then look, and otherwise take no lock.
     any_adrift: AtomicBool,
     adrift: Mutex<Vec<Box<dyn Adrift>>>,
@@ -73,7 +76,8 @@ impl Queue {
         let ops = || OpKind::ALL.iter().copied().map(Some).chain([None]);
         let refuses =
             DType::ALL.iter().any(|&dtype| ops().any(|op| matches!(backend.support(dtype, op), Support::Refused(_))));
-        Queue { backend, place, refuses, any_adrift: AtomicBool::new(false), adrift: Mutex::default() }
+        let device = backend.device();
+        Queue { backend, place, refuses, device, any_adrift: AtomicBool::new(false), adrift: Mutex::default() }
     }
 
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
@@ -153,7 +157,18 @@ impl Queue {
         if self.any_adrift.load(Ordering::Acquire) {
             self.sweep();
         }
+        let batched = call.messages.iter().map(|message| &message.memory);
+        if let Some(foreign) = batched.chain([&call.send, &call.recv]).find_map(|memory| foreign(memory, self.device)) {
+            return Err(self.foreign(call.kind, foreign));
+        }
         if self.refuses { self.ask(call) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn foreign(&self, kind: Kind, foreign: Device) -> Error {
+        let problem = format!("the buffer is on {foreign}, this communicator on {}", self.device);
+        let hint = "make buffers with the communicator's own upload or zeros, or lend it a slice";
+        self.place.at(kind, Error::invalid(problem).hint(hint))
     }
 
     #[cold]
@@ -171,6 +186,16 @@ impl Queue {
         };
         Err(self.place.at(call.kind, Error::new(ErrorKind::Unsupported { what }).hint(why)))
     }
+}
+
+/// The device of `memory`, when that is not one whose memory a communicator on `device` takes. Slices go anywhere.
+fn foreign(memory: &Memory, device: Device) -> Option<Device> {
+    let home = match memory.home {
+        Home::Private => return None,
+        Home::Heap { .. } => Device::Cpu,
+        Home::Npu { device } => Device::Npu(device),
+    };
+    (home != device).then_some(home)
 }
 
 impl Drop for Queue {

@@ -65,6 +65,22 @@ impl<A: Axis> Communicator<A> {
 
     /// A second communicator of the same ranks, with a queue of its own: one for each thread. Every rank calls it.
     ///
+    /// ```
+    /// use hccl::{Max, Sum};
+    /// let out = hccl::local(2, |comm| {
+    ///     let (rank, background) = (comm.rank().index(), comm.duplicate()?);
+    ///     let logging = std::thread::spawn(move || {
+    ///         let mut slowest = [rank as u8 + 7];
+    ///         background.all_reduce(&mut slowest, Max).map(|()| slowest[0])
+    ///     });
+    ///     let mut sum = [rank as i32 + 1];
+    ///     comm.all_reduce(&mut sum, Sum)?; // meanwhile, on this rank's own queue
+    ///     Ok((sum[0], logging.join().unwrap()?))
+    /// })?;
+    /// assert_eq!(out, [(3, 8); 2]);
+    /// # Ok::<(), hccl::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The errors of a collective when the others do not make the same call.
     pub fn duplicate(&self) -> Result<Communicator<A>> {

@@ -70,6 +70,10 @@ impl Backend for Fake {
         "fake"
     }
 
+    fn device(&self) -> crate::Device {
+        crate::Device::Cpu
+    }
+
     fn support(&self, dtype: DType, op: Option<OpKind>) -> Support {
         match (dtype, op) {
             (DType::U64, Some(OpKind::Prod)) => Support::Refused("use i64"),
@@ -419,4 +423,30 @@ fn swapped_batches_are_refused() {
         assert!(result.unwrap_err().to_string().contains("for another communicator"));
     }
     assert_eq!(one.record().calls.len(), 0);
+}
+
+#[cfg(all(target_os = "linux", not(hccl_portable)))]
+#[test]
+fn ranks_join_by_name_again_and_again_and_say_what_is_wrong() {
+    let job = format!("join-test-{}", std::process::id());
+    for round in 0..2u64 {
+        std::thread::scope(|scope| {
+            for rank in 0..3 {
+                let job = &job;
+                scope.spawn(move || {
+                    let comm = Communicator::builder().join(job, rank, 3).unwrap();
+                    let mut all = [0; 3];
+                    comm.all_gather(&[rank as u64 * 3 + round], &mut all).unwrap();
+                    assert_eq!(all, [round, 3 + round, 6 + round]);
+                });
+            }
+        });
+    }
+    for (name, rank, size) in [("", 0, 1), (job.as_str(), 2, 2), (job.as_str(), 0, 0)] {
+        let error = Communicator::builder().join(name, rank, size).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidArgument { .. }), "{error}");
+    }
+    let short = Communicator::builder().connect_timeout(Duration::from_millis(50));
+    let error = short.join(&job, 0, 2).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Timeout { late, .. } if late == &[1]), "{error}");
 }

@@ -8,6 +8,12 @@ use super::KNOCK_ON;
 use super::output::Tail;
 
 /// How a rank ended.
+///
+/// ```
+/// use hccl::launch::Exit;
+/// assert_eq!(Exit::Signal(9).to_string(), "killed by SIGKILL (signal 9)");
+/// assert_eq!(Exit::Code(101).to_string(), "panicked (exit code 101)");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// With this exit code.
@@ -27,6 +33,11 @@ impl Exit {
     }
 
     /// The exit code as a shell gives it: the code, or 128 and the signal.
+    ///
+    /// ```
+    /// use hccl::launch::Exit;
+    /// assert_eq!((Exit::Code(7).code(), Exit::Signal(15).code()), (7, 143));
+    /// ```
     pub fn code(self) -> u8 {
         match self {
             Exit::Code(code) => code,

@@ -1,584 +1,621 @@
-use super::check::PlanError;
-use super::plan::{Action, Channel, Costs, Direction, Message, Phase, Plan, Shape, Work, work_of};
-use super::schedule::{Flow, Schedule};
-use super::simulate::{Span, Timeline};
-use proptest::collection::vec;
-use proptest::prelude::*;
-use std::collections::HashMap;
+//! Pipelines on real ranks: every schedule makes the right numbers, and what fails on one rank ends all of them.
 
-const ALL: [Schedule; 8] = [
-    Schedule::GPipe,
-    Schedule::OneFOneB,
-    Schedule::ForwardOnly(Flow::FillDrain),
-    Schedule::ForwardOnly(Flow::Ring { rounds: 3 }),
-    Schedule::Interleaved { chunks: 2 },
-    Schedule::Interleaved { chunks: 3 },
-    Schedule::ZbH1,
-    Schedule::ZbV,
-];
+use super::*;
+use crate::error::{Error, ErrorKind, Result};
+use crate::{Communicator, Mesh, Pp};
+use std::time::{Duration, Instant};
 
-fn plan(schedule: Schedule, ranks: usize, microbatches: usize, costs: Costs) -> Plan {
-    Plan::new(schedule, ranks, microbatches, costs).unwrap()
+crate::dim!(Batch);
+crate::dim!(Seq);
+
+type X = Act<f64, (Batch, Fixed<2>)>;
+
+/// `x -> a x + b`, in whole numbers, so that every order of adding gives the same bits.
+struct Affine {
+    a: f64,
+    b: f64,
+    grad_a: f64,
+    grad_b: f64,
 }
 
-/// Every schedule with every size that it admits.
-fn sizes() -> impl Iterator<Item = (Schedule, usize, usize)> {
-    let sizes = ALL.into_iter().flat_map(|s| (1..=8).flat_map(move |p| (1..=4 * p).map(move |m| (s, p, m))));
-    sizes.filter(|&(schedule, p, m)| !matches!(schedule, Schedule::Interleaved { .. }) || m % p == 0)
+impl Affine {
+    /// A different map for each stage, none of which lets numbers grow much.
+    fn new(stage: usize) -> Self {
+        let a = [1.0, -1.0, 2.0, -1.0][stage % 4];
+        Affine { a, b: stage as f64 + 1.0, grad_a: 0.0, grad_b: 0.0 }
+    }
 }
 
-fn lists(plan: &Plan) -> Vec<Vec<Action>> {
-    (0..plan.ranks()).map(|rank| plan.actions(rank).to_vec()).collect()
+fn dot(x: &X, y: &X) -> f64 {
+    x.data().iter().zip(y.data()).map(|(x, y)| x * y).sum()
 }
 
-/// The span of every piece of work, by what it is, whichever rank did it.
-fn spans(plan: &Plan) -> HashMap<Work, (usize, Span)> {
-    let mut spans = HashMap::new();
-    for rank in 0..plan.ranks() {
-        for span in plan.timeline().spans(rank) {
-            if let Action::Compute(work) = span.action {
-                assert!(spans.insert(work, (rank, *span)).is_none(), "{work} twice");
+impl Train for Affine {
+    type In = X;
+    type Out = X;
+    type Saved = X;
+
+    fn forward(&mut self, pass: Pass, x: X) -> StageResult<(X, X)> {
+        assert!(pass.starts && pass.round == 0);
+        Ok((x.clone().map(|x| self.a * x + self.b), x))
+    }
+
+    fn backward(&mut self, x: X, grad: X) -> StageResult<X> {
+        let (input, queued) = self.backward_input(x, grad)?;
+        self.backward_weight(queued)?;
+        Ok(input)
+    }
+}
+
+impl SplitTrain for Affine {
+    type Queued = (X, X);
+
+    fn backward_input(&mut self, x: X, grad: X) -> StageResult<(X, (X, X))> {
+        Ok((grad.clone().map(|g| g * self.a), (x, grad)))
+    }
+
+    fn backward_weight(&mut self, (x, grad): (X, X)) -> StageResult<()> {
+        self.grad_a += dot(&x, &grad);
+        self.grad_b += grad.data().iter().sum::<f64>();
+        Ok(())
+    }
+}
+
+/// The input of a microbatch of a step: the last one is shorter, and steps differ.
+fn input(step: usize, microbatch: usize, count: usize) -> X {
+    let batch = if microbatch + 1 == count { 1 } else { 3 + step };
+    let data = (0..2 * batch).map(|i| ((i * 7 + microbatch * 3 + step) % 5) as f64 - 2.0).collect();
+    Act::new([batch, 2], data).unwrap()
+}
+
+/// The loss is the sum of the outputs, each times its own number.
+fn loss(microbatch: usize, y: &X) -> (f64, X) {
+    let mut grad = y.clone();
+    grad.data_mut().iter_mut().enumerate().for_each(|(i, g)| *g = ((i + microbatch) % 3) as f64 + 1.0);
+    (dot(y, &grad), grad)
+}
+
+/// One process: losses, and the gradients of each stage.
+fn serial(stages: usize, step: usize, count: usize) -> (Vec<f64>, Vec<(f64, f64)>) {
+    let mut all: Vec<Affine> = (0..stages).map(Affine::new).collect();
+    let pass = Pass { microbatch: 0, round: 0, starts: true };
+    let mut losses = Vec::new();
+    for microbatch in 0..count {
+        let (mut x, mut saved) = (input(step, microbatch, count), Vec::new());
+        for stage in &mut all {
+            let (y, keep) = Train::forward(stage, pass, x).unwrap();
+            saved.push(keep);
+            x = y;
+        }
+        let (value, mut grad) = loss(microbatch, &x);
+        losses.push(value);
+        for stage in all.iter_mut().rev() {
+            grad = stage.backward(saved.pop().unwrap(), grad).unwrap();
+        }
+    }
+    (losses, all.iter().map(|stage| (stage.grad_a, stage.grad_b)).collect())
+}
+
+fn train_once(comm: &Communicator, schedule: Schedule, count: usize) -> Result<()> {
+    let plan = Plan::new(schedule, comm.size(), count, Costs::default())?;
+    let stages = plan.stages();
+    let start = train(comm, plan).split_stage(|at| Ok(Affine::new(at.index())));
+    let mut pipe = (1..stages).fold(start, |pipe, _| pipe.split_stage(|at| Ok(Affine::new(at.index())))).build()?;
+    for step in 0..2 {
+        let losses =
+            pipe.step(|microbatch| Ok(input(step, microbatch, count)), |microbatch, y| Ok(loss(microbatch, &y)))?;
+        let (expected, grads) = serial(stages, step, count);
+        assert_eq!(losses.as_slice(), expected, "{schedule} on {} ranks, {count} microbatches", comm.size());
+        for (index, stage) in pipe.stages_mut::<Affine>() {
+            let (grad_a, grad_b) = (std::mem::take(&mut stage.grad_a), std::mem::take(&mut stage.grad_b));
+            assert_eq!((grad_a, grad_b), grads[index], "{schedule}, stage {index}, {count} microbatches");
+        }
+    }
+    Ok(())
+}
+
+/// Every schedule that trains, on up to 8 ranks, with up to 4 microbatches a rank; on two steps of different lengths.
+fn every_size(ranks: usize) {
+    let schedules =
+        [Schedule::GPipe, Schedule::OneFOneB, Schedule::Interleaved { chunks: 2 }, Schedule::ZbH1, Schedule::ZbV];
+    crate::local(ranks, |comm| {
+        for schedule in schedules {
+            let whole = matches!(schedule, Schedule::Interleaved { .. });
+            for count in (1..=4 * ranks).filter(|count| !whole || count % ranks == 0) {
+                train_once(&comm, schedule, count)?;
             }
         }
-    }
-    spans
-}
-
-/// All work done once, on the right rank, each piece after what it depends on. Written without the planner's own rules.
-fn assert_complete(plan: &Plan) {
-    let spans = spans(plan);
-    let (stages, units) = (plan.stages(), plan.microbatches() * plan.schedule().rounds());
-    let get = |phase, stage, microbatch| {
-        let (rank, span) = spans.get(&Work { phase, stage, microbatch }).copied()?;
-        assert_eq!(rank, plan.rank_of(stage));
-        Some(span)
-    };
-    let mut count = 0;
-    for (stage, unit) in (0..stages).flat_map(|stage| (0..units).map(move |unit| (stage, unit))) {
-        let forward = get(Phase::Forward, stage, unit).unwrap();
-        let backward = |stage| get(Phase::Backward, stage, unit).or(get(Phase::BackwardInput, stage, unit));
-        if stage > 0 {
-            assert!(forward.begin >= get(Phase::Forward, stage - 1, unit).unwrap().end);
-        } else if unit >= plan.microbatches() {
-            assert!(forward.begin >= get(Phase::Forward, stages - 1, unit - plan.microbatches()).unwrap().end);
-        }
-        count += 1;
-        if plan.schedule().trains() {
-            let own = backward(stage).unwrap();
-            assert!(own.begin >= forward.end);
-            assert!(stage + 1 == stages || own.begin >= backward(stage + 1).unwrap().end);
-            count += 1;
-        }
-        if plan.schedule().splits_backward() {
-            let weight = get(Phase::BackwardWeight, stage, unit).unwrap();
-            assert!(weight.begin >= backward(stage).unwrap().end);
-            count += 1;
-        }
-    }
-    assert_eq!(spans.len(), count);
-}
-
-fn assert_within_memory(plan: &Plan) {
-    for rank in 0..plan.ranks() {
-        let (peak, p, m) = (plan.peak_activations(rank), plan.ranks(), plan.microbatches());
-        let bound = plan.schedule().peak_bound(rank, p, m);
-        assert!(peak <= bound, "{}: {peak} activations on rank {rank}, bound {bound}", plan.to_text());
-        if plan.schedule() != Schedule::ZbV || m >= 2 * p - 1 {
-            assert_eq!(peak, bound, "{} rank {rank}", plan.to_text());
-        }
-    }
-}
-
-#[test]
-fn every_size_completes_without_loss_at_equal_costs() {
-    let mut plans = 0;
-    for (schedule, p, m) in sizes() {
-        let plan = plan(schedule, p, m, Costs::default());
-        assert_complete(&plan);
-        assert_within_memory(&plan);
-        assert_eq!(plan.loss().ticks(), 0, "{}", plan.to_text());
-        if let Some(formula) = schedule.formula(p, m, Costs::default()) {
-            assert_eq!(plan.timeline().makespan(), formula, "{}", plan.to_text());
-        }
-        let busy: Vec<u64> = (0..p).map(|rank| plan.timeline().busy(rank)).collect();
-        let phases = if schedule.trains() { 3 } else { 1 };
-        assert_eq!(busy, vec![(m * schedule.chunks() * schedule.rounds() * phases) as u64; p]);
-        plans += 1;
-    }
-    assert_eq!(plans, 6 * 144 + 2 * 32);
-}
-
-/// Any schedule, 2 to 8 ranks, up to 4 microbatches a rank, where it admits them.
-fn size() -> impl Strategy<Value = (Schedule, usize, usize)> {
-    (0..ALL.len(), 2..=8_usize, 0..=1000_usize).prop_map(|(schedule, p, m)| match ALL[schedule] {
-        schedule @ Schedule::Interleaved { .. } => (schedule, p, p * (1 + m % 4)),
-        schedule => (schedule, p, 1 + m % (4 * p)),
+        Ok(())
     })
+    .unwrap();
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+#[test]
+fn two_and_three_ranks_train_as_one() {
+    every_size(1);
+    every_size(2);
+    every_size(3);
+}
 
-    /// Whatever work costs: all of it is done, within memory; ideal times are those of the formula.
-    #[test]
-    fn any_costs((schedule, p, m) in size(), [f, b, w] in [1..7_u32, 1..7_u32, 0..7_u32], transfer in 0..3_u32) {
-        let costs = Costs::new(f, b, w).with_transfer(transfer);
-        let plan = plan(schedule, p, m, costs);
-        assert_complete(&plan);
-        assert_within_memory(&plan);
-        let (loss, makespan) = (plan.loss(), plan.timeline().makespan());
-        prop_assert_eq!(loss.blocking, makespan);
-        prop_assert!(loss.ideal <= makespan);
-        prop_assert_eq!(loss.ticks() > 0, plan.to_text().contains("ticks lost to blocking messages"));
-        if let Some(formula) = schedule.formula(p, m, costs) {
-            prop_assert_eq!(loss.ideal, formula);
-            let lossless = matches!(schedule, Schedule::GPipe | Schedule::OneFOneB | Schedule::ForwardOnly(_));
-            prop_assert!(!lossless || loss.ticks() == 0);
+#[test]
+fn four_and_five_ranks_train_as_one() {
+    every_size(4);
+    every_size(5);
+}
+
+#[test]
+fn six_ranks_train_as_one() {
+    every_size(6);
+}
+
+#[test]
+fn seven_and_eight_ranks_train_as_one() {
+    every_size(7);
+    every_size(8);
+}
+
+#[test]
+fn zero_bubble_schedules_run_with_whole_backward_passes() {
+    crate::local(3, |comm| {
+        let plan = Plan::new(Schedule::ZbH1, 3, 6, Costs::default())?;
+        let mut pipe = train(&comm, plan).stages(3, |at| Ok(Affine::new(at.index()))).build()?;
+        let losses = pipe.step(|m| Ok(input(0, m, 6)), |m, y| Ok(loss(m, &y)))?;
+        assert_eq!(losses.as_slice(), serial(3, 0, 6).0);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn two_pipelines_side_by_side_on_a_mesh() {
+    let sums = crate::local(4, |world| {
+        let mesh = Mesh::new(&world, (Pp(2), crate::Dp(2)))?;
+        let copy = mesh.group::<crate::Dp>().rank().index();
+        let plan = Plan::new(Schedule::OneFOneB, 2, 3, Costs::default())?;
+        let mut pipe = train(mesh.group::<Pp>(), plan).stages(2, |at| Ok(Affine::new(at.index()))).build()?;
+        Ok(pipe.step(|m| Ok(input(copy, m, 3)), |m, y| Ok(loss(m, &y)))?.sum())
+    })
+    .unwrap();
+    let expected = [0, 1].map(|copy| serial(2, copy, 3).0.iter().sum::<f64>());
+    assert_eq!(sums, [expected[0], expected[1], expected[0], expected[1]]);
+}
+
+/// Forward passes, token ids first: the element type changes on the way.
+struct Embed;
+struct Count {
+    seen: Vec<usize>,
+}
+
+type Ids = Act<u32, (Batch, Seq)>;
+type Hidden = Act<f32, (Batch, Seq, Fixed<3>)>;
+
+impl Stage for Embed {
+    type In = Ids;
+    type Out = Hidden;
+
+    fn forward(&mut self, _: Pass, ids: Ids) -> StageResult<Hidden> {
+        let [batch, seq] = *ids.dims() else { return Err("two dimensions".into()) };
+        let data = ids.data().iter().flat_map(|&id| [id as f32, 1.0, -(id as f32)]).collect();
+        Ok(Act::new([batch, seq, 3], data)?)
+    }
+}
+
+impl Stage for Count {
+    type In = Hidden;
+    type Out = Hidden;
+
+    fn forward(&mut self, pass: Pass, h: Hidden) -> StageResult<Hidden> {
+        self.seen.push(pass.microbatch);
+        Ok(h.map(|h| h + 1.0))
+    }
+}
+
+#[test]
+fn microbatches_flow_through_and_drain() {
+    for (ranks, count) in [(2, 1), (2, 5), (4, 3), (5, 20), (8, 9)] {
+        crate::local(ranks, |comm| {
+            let plan = Plan::new(Schedule::ForwardOnly(Flow::FillDrain), ranks, count, Costs::default())?;
+            let build = infer(&comm, plan).stage(|_| Ok(Embed)).stages(ranks - 1, |_| Ok(Count { seen: vec![] }));
+            let mut pipe = build.build()?;
+            for step in 0..3 {
+                // 200 bytes and more travel behind their header, less inside.
+                let ids = |m: usize| vec![(m + step) as u32; (m + 1) * (1 + step * 5)];
+                let mut results = Vec::new();
+                pipe.run(
+                    |m| Ok(Act::new([m + 1, 1 + step * 5], ids(m))?),
+                    |m, h| {
+                        results.push((m, h));
+                        Ok(())
+                    },
+                )?;
+                if comm.rank().index() == ranks - 1 {
+                    assert_eq!(results.len(), count);
+                }
+                for (m, h) in results {
+                    let more = (ranks - 1) as f32;
+                    let expected = ids(m).into_iter().flat_map(|id| [id as f32 + more, 1.0 + more, more - id as f32]);
+                    assert_eq!(h.data(), expected.collect::<Vec<_>>());
+                    assert_eq!(h.dims(), [m + 1, 1 + step * 5, 3]);
+                }
+            }
+            for (_, stage) in pipe.stages_mut::<Count>() {
+                assert_eq!(stage.seen, (0..3 * count).map(|i| i % count).collect::<Vec<_>>());
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// Adds its number to what it has seen of a sequence: a cache.
+struct Sum {
+    seen: Vec<Vec<u32>>,
+}
+
+type Token = Act<u32, (Fixed<1>,)>;
+type Window = Act<u32, (Seq,)>;
+
+impl Stage for Sum {
+    type In = Window;
+    type Out = Window;
+
+    fn forward(&mut self, pass: Pass, x: Window) -> StageResult<Window> {
+        let seen = &mut self.seen[pass.microbatch];
+        if pass.starts {
+            seen.clear();
         }
-        prop_assert_eq!(&plan, &Plan::new(schedule, p, m, costs).unwrap());
+        seen.extend(x.data());
+        let all: u32 = seen.iter().sum();
+        Ok(x.map(|x| x + all % 7))
     }
 
-    /// A plan made for some costs ends with any others, at the same peak of activations.
-    #[test]
-    fn costs_never_stop_a_plan((schedule, p, m) in size(), ticks in vec(0..9_u32, 1..20), transfer in 0..3_u32) {
-        let plan = plan(schedule, p, m, Costs::default());
-        let of = |work: Work| ticks[(work.stage * 7 + work.microbatch * 3 + work.phase as usize) % ticks.len()];
-        let timeline = plan.retimed(of, transfer);
-        let all: u64 = (0..p).flat_map(|rank| work_of(plan.actions(rank))).map(|work| u64::from(of(work))).sum();
-        prop_assert_eq!((0..p).map(|rank| timeline.busy(rank)).sum::<u64>(), all);
-        prop_assert_eq!(timeline.ranks(), p);
+    fn release(&mut self, slot: usize) {
+        self.seen[slot].clear();
     }
 }
 
-/// The formulas are silent only where the module page says so.
-#[test]
-fn formulas_exist_where_promised() {
-    for (schedule, p, m) in sizes() {
-        let known = match schedule {
-            Schedule::ZbH1 => m >= p,
-            Schedule::ZbV => m > 2 * p - 2,
-            _ => true,
-        };
-        assert_eq!(schedule.formula(p, m, Costs::default()).is_some(), known);
-        assert_eq!(schedule.formula(p, m, Costs::default().with_transfer(1)), None);
+/// The sequence after `prompt`, one token at a time, until one is a multiple of 5 or there are `most`.
+fn generate(stages: usize, prompt: &[u32], most: usize) -> Vec<u32> {
+    let mut all: Vec<Sum> = (0..stages).map(|_| Sum { seen: vec![vec![]] }).collect();
+    let (mut tokens, mut x) = (Vec::new(), prompt.to_vec());
+    while tokens.len() < most && tokens.last().is_none_or(|token| token % 5 != 0) {
+        let pass = Pass { microbatch: 0, round: 0, starts: tokens.is_empty() };
+        let mut h = Act::new([x.len()], x).unwrap();
+        for stage in &mut all {
+            h = stage.forward(pass, h).unwrap();
+        }
+        let token = h.data().last().unwrap() % 100;
+        tokens.push(token);
+        x = vec![token];
     }
-    assert_eq!(Schedule::ZbV.formula(2, 4, Costs::new(1, 2, 1)), None);
+    tokens
 }
 
-/// What a published note says about 4 ranks and 8 microbatches, in half ticks so that half a stage is whole.
-#[test]
-fn worked_example() {
-    let expect = [
-        (Schedule::GPipe, 2, 66, [18, 12, 6, 0], [8, 8, 8, 8]),
-        (Schedule::OneFOneB, 2, 66, [18, 12, 6, 0], [4, 3, 2, 1]),
-        (Schedule::Interleaved { chunks: 2 }, 1, 57, [9, 6, 3, 0], [11, 9, 7, 5]),
-        (Schedule::ZbH1, 2, 54, [6, 4, 2, 0], [4, 4, 4, 4]),
-        (Schedule::ZbV, 1, 51, [0, 0, 0, 0], [8, 8, 8, 8]),
-    ];
-    for (schedule, stage, makespan, idle, peak) in expect {
-        let plan = plan(schedule, 4, 8, Costs::new(stage, stage, stage));
-        assert_eq!(plan.timeline().makespan(), makespan, "{schedule}");
-        assert_eq!([0, 1, 2, 3].map(|rank| plan.peak_activations(rank)), peak, "{schedule}");
-        assert_eq!([0, 1, 2, 3].map(|rank| idle_inside(plan.timeline(), rank)), idle, "{schedule}");
-        let bubble = plan.timeline().bubble();
-        assert_eq!(bubble.of_ideal(), (makespan - 48) as f64 / 48.0);
-        assert_eq!(bubble.of_total(), (makespan - 48) as f64 / makespan as f64);
+fn prompt(n: usize) -> Vec<u32> {
+    (0..=n % 4).map(|i| (n * 13 + i * 3 + 1) as u32).collect()
+}
+
+/// Generates `prompts` sequences in `slots` slots; a slot that ends takes the next prompt.
+fn ring(comm: &Communicator, slots: usize, prompts: usize, most: usize) -> Result<Vec<Vec<u32>>> {
+    let ranks = comm.size();
+    // The longest a slot can take: all prompts of one slot, a round to see the last token, and one to spare.
+    let rounds = prompts.div_ceil(slots) * (most + 1) + most + 2;
+    let plan = Plan::new(Schedule::ForwardOnly(Flow::Ring { rounds }), ranks, slots, Costs::default())?;
+    let stages = |_: &At<'_, Sum>| Ok(Sum { seen: vec![vec![]; slots] });
+    let mut pipe = infer(comm, plan).stages(ranks, stages).build_ring::<Token>()?;
+    let mut done = vec![Vec::new(); prompts];
+    let (mut next, mut in_slot, mut made) = (0, vec![None; slots], vec![0; slots]);
+    pipe.run(
+        |slot, reply| {
+            let (token, ends) = match &reply {
+                Reply::Free => (None, true),
+                Reply::Next(token) => (Some(token.data()[0]), false),
+                Reply::End(token) => (Some(token.data()[0]), true),
+            };
+            if let (Some(token), Some(sequence)) = (token, in_slot[slot]) {
+                let sequence: &mut Vec<u32> = &mut done[sequence];
+                sequence.push(token);
+            }
+            if let (false, Some(token)) = (ends, token) {
+                return Ok(Turn::Next(Act::new([1], vec![token])?));
+            }
+            in_slot[slot] = (next < prompts).then_some(next);
+            let Some(sequence) = in_slot[slot] else { return Ok(Turn::Idle) };
+            next += 1;
+            let prompt = prompt(sequence);
+            Ok(Turn::Start(Act::new([prompt.len()], prompt)?))
+        },
+        |pass, h| {
+            made[pass.microbatch] = if pass.starts { 1 } else { made[pass.microbatch] + 1 };
+            let token = h.data().last().copied().unwrap_or(0) % 100;
+            let back = Act::new([1], vec![token])?;
+            Ok(if token % 5 == 0 || made[pass.microbatch] == most { Said::End(back) } else { Said::Next(back) })
+        },
+    )?;
+    for (_, stage) in pipe.stages_mut::<Sum>() {
+        assert!(stage.seen.iter().all(Vec::is_empty), "every slot was released");
     }
-}
-
-/// Idle ticks from a rank's first work to its last.
-fn idle_inside(timeline: &Timeline, rank: usize) -> u64 {
-    let work: Vec<&Span> =
-        timeline.spans(rank).iter().filter(|span| matches!(span.action, Action::Compute(_))).collect();
-    work[work.len() - 1].end - work[0].begin - timeline.busy(rank)
-}
-
-/// Hops that the ideal timing cannot hide, from the same note: 6, 16, 12 and 14 of them.
-#[test]
-fn hops_of_the_ideal_timing() {
-    let expect = [
-        (Schedule::GPipe, 200, 6),
-        (Schedule::OneFOneB, 200, 16),
-        (Schedule::ZbH1, 200, 12),
-        (Schedule::Interleaved { chunks: 2 }, 100, 14),
-    ];
-    for (schedule, stage, hops) in expect {
-        let ideal = |transfer| {
-            let costs = Costs::new(stage, stage, stage).with_transfer(transfer);
-            plan(schedule, 4, 8, costs).loss().ideal
-        };
-        assert_eq!(ideal(1) - ideal(0), hops, "{schedule}");
-    }
+    Ok(done)
 }
 
 #[test]
-fn one_f_one_b_on_paper() {
-    let plan = plan(Schedule::OneFOneB, 4, 8, Costs::default());
-    let work: Vec<String> = work_of(plan.actions(2))
-        .map(|work| format!("{}{}", if work.phase == Phase::Forward { 'F' } else { 'B' }, work.microbatch))
-        .collect();
-    assert_eq!(work.join(" "), "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7");
-    let timeline = plan.timeline();
-    // Rank 2 waits 2 ticks for its first input, 2 for the first gradient, 1 for the last.
-    assert_eq!(timeline.waiting(2), 5);
-    assert_eq!((0..4).map(|rank| timeline.busy(rank)).collect::<Vec<_>>(), [24; 4]);
-}
-
-#[test]
-fn slower_stages_are_retimed() {
-    let plan = plan(Schedule::ForwardOnly(Flow::FillDrain), 3, 4, Costs::default());
-    // Stage 1 takes 5 ticks: it starts at 1 and is the pace; the last stage adds 1.
-    let slow = plan.retimed(|work| if work.stage == 1 { 5 } else { 1 }, 0);
-    assert_eq!(slow.makespan(), 1 + 4 * 5 + 1);
-    assert_eq!(slow.busy(1), 20);
-    assert_eq!(plan.retimed(|_| 1, 0), *plan.timeline());
-}
-
-#[test]
-fn a_ring_waits_only_for_missing_sequences() {
-    // 4 ranks, 3 rounds: from 4 slots on a tick a pass, and 3 to fill; below, 4 ticks a round.
-    for (slots, ticks) in [(1, 12), (2, 13), (3, 14), (4, 15), (5, 18), (8, 27)] {
-        let ring = Schedule::ForwardOnly(Flow::Ring { rounds: 3 });
-        assert_eq!(plan(ring, 4, slots, Costs::default()).timeline().makespan(), ticks, "{slots} slots");
-    }
-}
-
-/// Costs at which one way of placing messages alone would lose time.
-#[test]
-fn messages_are_placed_well() {
-    // A sender that starts its next work at once makes its receiver wait: 79 ticks.
-    let patient = plan(Schedule::Interleaved { chunks: 2 }, 4, 8, Costs::new(1, 2, 1));
-    assert_eq!((patient.loss().ideal, patient.loss().ticks()), (76, 0));
-    // A message that goes before it is needed delays its receiver: 29 ticks.
-    let in_time = plan(Schedule::OneFOneB, 2, 3, Costs::new(2, 2, 2).with_transfer(1));
-    assert_eq!((in_time.loss().ideal, in_time.loss().ticks()), (28, 0));
-}
-
-#[test]
-fn opposite_messages_are_exchanged() {
-    let plan = plan(Schedule::OneFOneB, 2, 3, Costs::new(2, 2, 2).with_transfer(1));
-    let exchanges = |rank: usize| {
-        plan.actions(rank)
-            .iter()
-            .filter(|action| matches!(action, Action::Exchange { .. }))
-            .copied()
-            .collect::<Vec<_>>()
-    };
-    let [a, b] = [exchanges(0), exchanges(1)];
-    assert!(!a.is_empty());
-    let mirrored = b.iter().map(|action| (action.receives(), action.sends()));
-    assert!(a.iter().map(|action| (action.sends(), action.receives())).eq(mirrored));
-}
-
-/// Receives just before the work that needs it, sends just after the work that makes it.
-fn textbook(plan: &Plan) -> Vec<Vec<Action>> {
-    let shape = shape(plan);
-    let remote = |message: &Message| !shape.is_local(*message);
-    let lower = |work: Work| {
-        let recv = shape.needs(work).filter(remote).map(Action::Recv);
-        let send = shape.makes(work).filter(remote).map(Action::Send);
-        recv.into_iter().chain([Action::Compute(work)]).chain(send)
-    };
-    (0..plan.ranks()).map(|rank| work_of(plan.actions(rank)).flat_map(lower).collect()).collect()
-}
-
-fn shape(plan: &Plan) -> Shape {
-    Shape { schedule: plan.schedule(), ranks: plan.ranks(), microbatches: plan.microbatches() }
-}
-
-#[test]
-fn the_textbook_order_deadlocks() {
-    for (p, m) in [(2, 4), (3, 6), (4, 8), (8, 16)] {
-        for schedule in ALL {
-            let plan = plan(schedule, p, m, Costs::default());
-            let result = Plan::by_hand(schedule, p, m, Costs::default(), textbook(&plan));
-            match schedule {
-                Schedule::GPipe | Schedule::ForwardOnly(Flow::FillDrain) => assert!(result.is_ok(), "{schedule}"),
-                Schedule::ForwardOnly(_) => {}
-                _ => assert!(matches!(result, Err(PlanError::Deadlock { .. })), "{schedule} {p} {m}: {result:?}"),
+fn a_ring_generates_what_one_process_does() {
+    for ranks in [1, 2, 3, 4, 6] {
+        for slots in [1, 2, 4, 9] {
+            let (prompts, most) = (2 * slots + 1, 6);
+            let all = crate::local(ranks, |comm| ring(&comm, slots, prompts, most)).unwrap();
+            for (n, tokens) in all[0].iter().enumerate() {
+                assert_eq!(*tokens, generate(ranks, &prompt(n), most), "{ranks} ranks, {slots} slots, prompt {n}");
             }
         }
     }
 }
 
 #[test]
-fn a_cycle_names_only_those_in_it() {
-    let plan = plan(Schedule::OneFOneB, 4, 4, Costs::default());
-    let error = Plan::by_hand(Schedule::OneFOneB, 4, 4, Costs::default(), textbook(&plan)).unwrap_err();
-    let PlanError::Deadlock { cycle } = error else { panic!("{error}") };
-    for (n, blocked) in cycle.iter().enumerate() {
-        assert_eq!(blocked.waits_for, cycle[(n + 1) % cycle.len()].rank);
-        assert_eq!(textbook(&plan)[blocked.rank][blocked.position], blocked.action);
+fn a_slot_without_a_sequence_cannot_go_on() {
+    let error = crate::local(2, |comm| {
+        let plan = Plan::new(Schedule::ForwardOnly(Flow::Ring { rounds: 2 }), 2, 1, Costs::default())?;
+        let mut pipe = infer(&comm, plan).stages(2, |_| Ok(Sum { seen: vec![vec![]] })).build_ring::<Token>()?;
+        pipe.run(|_, _| Ok(Turn::Next(Act::new([1], vec![1])?)), |_, _| Err("never".into()))
+    })
+    .unwrap_err();
+    assert!(error.to_string().contains("slot 0 holds no sequence to go on with"), "{error}");
+}
+
+/// A stage that fails as it is told.
+struct Faulty {
+    how: fn(usize) -> StageResult<()>,
+}
+
+impl Train for Faulty {
+    type In = X;
+    type Out = X;
+    type Saved = ();
+
+    fn forward(&mut self, pass: Pass, x: X) -> StageResult<(X, ())> {
+        (self.how)(pass.microbatch)?;
+        Ok((x, ()))
     }
-    assert_eq!(cycle.len(), 2);
+
+    fn backward(&mut self, (): (), grad: X) -> StageResult<X> {
+        Ok(grad)
+    }
 }
 
-/// Makes one change to a good plan and gives the error.
-fn broken(change: impl FnOnce(&mut Vec<Vec<Action>>)) -> PlanError {
-    let (schedule, costs) = (Schedule::OneFOneB, Costs::default());
-    let mut actions = lists(&plan(schedule, 2, 2, costs));
-    change(&mut actions);
-    Plan::by_hand(schedule, 2, 2, costs, actions).unwrap_err()
-}
-
-#[test]
-fn mistakes_by_hand_are_named() {
-    let message = |edge, direction, microbatch| Message { channel: Channel { edge, direction }, microbatch };
-    let work = |phase, stage, microbatch| Action::Compute(Work { phase, stage, microbatch });
-    assert_eq!(broken(|a| a.truncate(1)), PlanError::Ranks { ranks: 2, lists: 1 });
-    let action = work(Phase::Forward, 1, 0);
-    assert_eq!(broken(|a| a[0].insert(0, action)), PlanError::Misplaced { rank: 0, position: 0, action });
-    let action = Action::Recv(message(7, Direction::Forward, 0));
-    assert_eq!(broken(|a| a[1].insert(1, action)), PlanError::Misplaced { rank: 1, position: 1, action });
-    let (action, schedule) = (work(Phase::BackwardWeight, 0, 1), Schedule::OneFOneB);
-    assert_eq!(broken(|a| a[0].insert(1, action)), PlanError::Phase { schedule, rank: 0, position: 1, action });
-    let action = Action::Send(message(0, Direction::Forward, 0));
-    assert_eq!(broken(|a| a[0].swap(0, 1)), PlanError::NotReady { rank: 0, position: 0, action });
-    let action = work(Phase::Forward, 1, 0);
-    assert_eq!(broken(|a| a[1].swap(0, 1)), PlanError::NotReady { rank: 1, position: 0, action });
-    let action = work(Phase::Forward, 0, 0);
-    assert_eq!(broken(|a| a[0].insert(2, action)), PlanError::Twice { rank: 0, position: 2, action });
-    let missing = Work { phase: Phase::Backward, stage: 0, microbatch: 1 };
-    assert_eq!(broken(|a| a[0].truncate(7)), PlanError::Missing { rank: 0, work: missing });
-    let left = message(0, Direction::Backward, 1);
-    assert_eq!(broken(|a| a[1].truncate(7)), PlanError::Unused { rank: 1, message: left });
+fn fails_everywhere(ranks: usize, at: usize, how: fn(usize) -> StageResult<()>) -> Vec<Error> {
+    let begin = Instant::now();
+    let results = crate::local_results(ranks, |comm| {
+        let plan = Plan::new(Schedule::OneFOneB, ranks, 6, Costs::default())?;
+        let make = |stage: &At<'_, Faulty>| Ok(Faulty { how: if stage.index() == at { how } else { |_| Ok(()) } });
+        let mut pipe = train(&comm, plan).stages(ranks, make).build()?;
+        let error = pipe.step(|m| Ok(input(0, m, 6)), |m, y| Ok(loss(m, &y))).unwrap_err();
+        let again = pipe.step(|m| Ok(input(0, m, 6)), |m, y| Ok(loss(m, &y))).unwrap_err();
+        assert_eq!(error.to_string(), again.to_string());
+        Err::<(), Error>(error)
+    })
+    .unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    results.into_iter().map(Result::unwrap_err).collect()
 }
 
 #[test]
-fn a_lonely_receive_names_the_finished_rank() {
-    let shape = Shape { schedule: Schedule::OneFOneB, ranks: 2, microbatches: 1 };
-    let recv = Action::Recv(Message { channel: Channel { edge: 0, direction: Direction::Forward }, microbatch: 0 });
-    let error = Timeline::run(&shape, &[vec![], vec![recv]], |_| 1, 0).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "rank 1, action 0 (receive the activation of microbatch 0 over edge 0) waits for rank 0, which has no action \
-         left (hint: every send needs its receive, and the reverse)"
-    );
-}
-
-#[test]
-fn work_in_an_order_of_ones_own() {
-    let work = |phase, stage, microbatch| Work { phase, stage, microbatch };
-    // GPipe whose backward passes go from the last microbatch to the first.
-    let own: Vec<Vec<Work>> = (0..3)
-        .map(|rank| {
-            let forward = (0..4).map(|m| work(Phase::Forward, rank, m));
-            forward.chain((0..4).rev().map(|m| work(Phase::Backward, rank, m))).collect()
-        })
-        .collect();
-    let plan = Plan::from_work(Schedule::GPipe, 3, 4, Costs::default(), &own).unwrap();
-    assert_complete(&plan);
-    assert_eq!(plan.timeline().makespan(), 18);
-    let mut late = own.clone();
-    late[1].rotate_left(1);
-    let refused = Plan::from_work(Schedule::GPipe, 3, 4, Costs::default(), &late).unwrap_err();
-    assert!(matches!(refused, PlanError::NotReady { .. } | PlanError::Unordered { .. }), "{refused}");
-    let mut foreign = own.clone();
-    foreign[2][0].stage = usize::MAX;
-    let refused = Plan::from_work(Schedule::GPipe, 3, 4, Costs::default(), &foreign).unwrap_err();
-    assert!(matches!(refused, PlanError::Misplaced { rank: 2, position: 0, .. }), "{refused}");
-    let mut crossed = own;
-    crossed[0].swap(0, 4);
-    let refused = Plan::from_work(Schedule::GPipe, 3, 4, Costs::default(), &crossed).unwrap_err();
-    assert_eq!(refused, PlanError::Unordered { rank: 0, work: work(Phase::Backward, 0, 3) });
-}
-
-#[test]
-fn sizes_without_an_order_are_refused_by_name() {
-    let refuse = |schedule, p, m| Plan::new(schedule, p, m, Costs::default()).unwrap_err().to_string();
-    assert_eq!(refuse(Schedule::GPipe, 0, 1), "gpipe: 0 ranks (hint: at least 1 is needed)");
-    assert_eq!(refuse(Schedule::ZbV, 2, 0), "zb_v: 0 microbatches (hint: at least 1 is needed)");
-    let ring = Schedule::ForwardOnly(Flow::Ring { rounds: 0 });
-    assert_eq!(refuse(ring, 2, 1), "ring(rounds = 0): 0 rounds (hint: at least 1 is needed)");
-    let interleaved = |chunks| Schedule::Interleaved { chunks };
-    assert_eq!(
-        refuse(interleaved(2), 4, 3),
-        "interleaved(2) on 4 ranks cannot run 3 microbatches (hint: use 4, or another multiple of 4)"
-    );
-    assert_eq!(
-        refuse(interleaved(1), 4, 4),
-        "interleaved(1): needs at least 2 stages a rank (hint: with 1, use one_f_one_b)"
-    );
-    assert!(refuse(Schedule::GPipe, 8, 1 << 40).contains("17592186044416 pieces of work"));
-    assert!(
-        refuse(Schedule::GPipe, 257, 1).starts_with("gpipe on 257 ranks with 1 microbatches is 514 pieces of work")
-    );
-    assert!(refuse(Schedule::ZbV, usize::MAX, usize::MAX).contains("at most 256 ranks and 262144 pieces"));
-}
-
-/// Ranks as threads, channels without capacity: a send ends only when its receiver takes it.
-#[test]
-fn real_ranks_meet_without_buffers() {
-    for schedule in ALL {
-        for p in 2..=8 {
-            let plan = plan(schedule, p, p, Costs::new(2, 3, 1));
-            let received = threads::run(&plan);
-            let expect: usize = lists(&plan).iter().flatten().filter_map(Action::receives).count();
-            assert_eq!(received, expect);
+fn an_error_of_a_stage_is_named_on_every_rank() {
+    for at in 0..4 {
+        for error in fails_everywhere(4, at, |m| if m == 3 { Err("no such file".into()) } else { Ok(()) }) {
+            let expected = format!("rank {at} failed: forward of microbatch 3 on stage {at} (Faulty): no such file");
+            assert!(error.to_string().contains(&expected), "{error}");
+            assert!(matches!(error.kind(), ErrorKind::Rank { rank, .. } if *rank == at), "{error:?}");
         }
     }
 }
 
-mod threads {
-    use super::{Action, Channel, Message, Plan};
-    use std::collections::HashMap;
-    use std::collections::hash_map::Entry;
-    use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-    use std::thread;
-    use std::time::{Duration, Instant};
+#[test]
+fn a_panic_of_a_stage_is_named_on_every_rank() {
+    for error in fails_everywhere(3, 1, |m| if m == 2 { panic!("index out of bounds") } else { Ok(()) }) {
+        let expected = "rank 1 failed: forward of microbatch 2 on stage 1 (Faulty): panicked: index out of bounds";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
 
-    type Senders = HashMap<Channel, SyncSender<Message>>;
-    type Receivers = HashMap<Channel, Receiver<Message>>;
+#[test]
+fn two_failures_at_once_end_all_ranks() {
+    let errors = crate::local_results(4, |comm| {
+        let plan = Plan::new(Schedule::OneFOneB, 4, 4, Costs::default())?;
+        let barrier = comm.duplicate()?;
+        let mut pipe = train(&comm, plan).stages(4, |_| Ok(Faulty { how: |_| Ok(()) })).build()?;
+        let odd = comm.rank().index() % 3 == 0;
+        barrier.barrier()?;
+        pipe.step(
+            |_| if odd { Err("no input".into()) } else { Ok(input(0, 0, 4)) },
+            |m, y| if odd { Err("no target".into()) } else { Ok(loss(m, &y)) },
+        )
+    })
+    .unwrap();
+    for error in errors {
+        assert!(error.unwrap_err().to_string().contains("rank 0 failed: forward of microbatch 0 on stage 0"));
+    }
+}
 
-    const DEADLINE: Duration = Duration::from_secs(60);
+#[test]
+fn a_rank_that_runs_another_step_is_refused() {
+    let errors = crate::local_results(3, |comm| {
+        let plan = Plan::new(Schedule::OneFOneB, 3, 2, Costs::default())?;
+        let mut pipe = train(&comm, plan).stages(3, |_| Ok(Faulty { how: |_| Ok(()) })).build()?;
+        pipe.engine.steps += u64::from(comm.rank().index() == 1);
+        pipe.step(|m| Ok(input(0, m, 2)), |m, y| Ok(loss(m, &y)))
+    })
+    .unwrap();
+    let texts: Vec<String> = errors.into_iter().map(|error| error.unwrap_err().to_string()).collect();
+    for text in &texts {
+        assert!(text.contains("called send(the activation of microbatch 0 over edge"), "{texts:#?}");
+        assert!(text.contains("this rank called recv(the activation of microbatch 0 over edge"), "{texts:#?}");
+    }
+}
 
-    /// Runs the plan and counts the messages; panics when one is wrong or nobody meets it before the deadline.
-    pub(super) fn run(plan: &Plan) -> usize {
-        let mut ends: Vec<(Senders, Receivers)> = (0..plan.ranks()).map(|_| Default::default()).collect();
-        for rank in 0..plan.ranks() {
-            for message in plan.actions(rank).iter().filter_map(Action::sends) {
-                if let Entry::Vacant(place) = ends[rank].0.entry(message.channel) {
-                    let (sender, receiver) = sync_channel(0);
-                    place.insert(sender);
-                    ends[plan.ends(message.channel).1].1.insert(message.channel, receiver);
-                }
-            }
-        }
-        thread::scope(|scope| {
-            let ranks: Vec<_> = ends
-                .into_iter()
-                .enumerate()
-                .map(|(rank, (senders, receivers))| {
-                    scope.spawn(move || rank_main(plan.actions(rank), &senders, receivers))
-                })
-                .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).sum()
-        })
+/// Makes one row more than it was given.
+struct Longer;
+
+impl Stage for Longer {
+    type In = X;
+    type Out = X;
+
+    fn forward(&mut self, pass: Pass, x: X) -> StageResult<X> {
+        let rows = x.dims()[0] + usize::from(pass.microbatch == 1);
+        Ok(Act::new([rows, 2], vec![0.0; 2 * rows])?)
+    }
+}
+
+#[test]
+fn a_wrong_length_is_an_error_of_its_maker() {
+    let error = crate::local(3, |comm| {
+        let plan = Plan::new(Schedule::ForwardOnly(Flow::FillDrain), 3, 3, Costs::default())?;
+        let mut pipe = infer(&comm, plan).stages(3, |_| Ok(Longer)).build()?;
+        pipe.run(|_| Ok(Act::new([4, 2], vec![1.0; 8])?), |_, _| Err("a result".into()))
+    });
+    let text = error.unwrap_err().to_string();
+    let expected = "rank 0 failed: forward of microbatch 1 on stage 0 (Longer): made a payload of dimensions [5, 2] \
+                    where (Batch, 2) with Batch = 4 is needed";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn a_gradient_of_other_dimensions_is_refused() {
+    let error = crate::local(2, |comm| {
+        let plan = Plan::new(Schedule::GPipe, 2, 1, Costs::default())?;
+        let mut pipe = train(&comm, plan).stages(2, |at| Ok(Affine::new(at.index()))).build()?;
+        pipe.step(|m| Ok(input(0, m, 2)), |_, _| Ok((0.0, Act::new([1, 2], vec![1.0; 2])?)))
+    });
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("the gradient of its output has dimensions [1, 2], must have [3, 2]"), "{text}");
+}
+
+/// f32 stages, for gradients on a narrow wire.
+struct Pass32;
+
+impl Train for Pass32 {
+    type In = Act<f32, (Batch,)>;
+    type Out = Self::In;
+    type Saved = ();
+
+    fn forward(&mut self, _: Pass, x: Self::In) -> StageResult<(Self::Out, ())> {
+        Ok((x, ()))
     }
 
-    fn rank_main(actions: &[Action], senders: &Senders, receivers: Receivers) -> usize {
-        let mut received = 0;
-        for action in actions {
-            thread::scope(|scope| {
-                if let Some(message) = action.sends() {
-                    let sender = &senders[&message.channel];
-                    scope.spawn(move || send(sender, message));
-                }
-                if let Some(message) = action.receives() {
-                    assert_eq!(receivers[&message.channel].recv_timeout(DEADLINE), Ok(message));
-                    received += 1;
-                }
+    fn backward(&mut self, (): (), grad: Self::In) -> StageResult<Self::In> {
+        GRADS.with_borrow_mut(|grads| grads.push(grad.data().to_vec()));
+        Ok(grad)
+    }
+}
+
+thread_local! {
+    static GRADS: std::cell::RefCell<Vec<Vec<f32>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn gradients_travel_in_the_dtype_asked_for() {
+    // 1 + 2^-8 has one bit more than bf16, 1 + 2^-11 one more than f16; halves round to even.
+    let exact = [1.0 + 2f32.powi(-8), 1.0 + 2f32.powi(-11), 3.5, -70_000.0];
+    let expected = |wire| match wire {
+        Wire::F32 => exact,
+        Wire::BF16 => [1.0, 1.0, 3.5, -70_144.0],
+        Wire::F16 => [exact[0], 1.0, 3.5, f32::NEG_INFINITY],
+    };
+    for wire in [Wire::F32, Wire::BF16, Wire::F16] {
+        for copies in [1, 40] {
+            let seen = crate::local(2, |comm| {
+                let plan = Plan::new(Schedule::GPipe, 2, 1, Costs::default())?;
+                let mut pipe = train(&comm, plan).grad_wire(wire).stages(2, |_| Ok(Pass32)).build()?;
+                let n = 4 * copies;
+                pipe.step(
+                    |_| Ok(Act::new([n], vec![0.0; n])?),
+                    |_, _| Ok((0.0, Act::new([n], exact.repeat(copies))?)),
+                )?;
+                Ok(GRADS.take())
             });
-        }
-        received
-    }
-
-    fn send(sender: &SyncSender<Message>, message: Message) {
-        let start = Instant::now();
-        // Without capacity this succeeds only while the receiver waits; a plain send could hang for ever.
-        while let Err(error) = sender.try_send(message) {
-            assert!(matches!(error, TrySendError::Full(_)), "the receiver of {message} is gone");
-            assert!(start.elapsed() < DEADLINE, "nobody takes {message}");
-            thread::yield_now();
+            assert_eq!(seen.unwrap(), [vec![expected(wire).repeat(copies)], vec![exact.repeat(copies)]]);
         }
     }
 }
 
 #[test]
-fn golden_text() {
-    let one = plan(Schedule::OneFOneB, 2, 3, Costs::default()).to_text();
-    assert_eq!(one, golden_from_page(), "the module page shows this picture");
-    let vee = plan(Schedule::ZbV, 2, 3, Costs::new(5, 5, 5)).to_text();
-    assert_eq!(
-        vee,
-        "\
-zb_v: 2 ranks, 3 microbatches, 95 ticks; idle 5.3 % of the time (5.6 % of the work)
-rank 0 |F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 B1.1 W1.1 B0.0 W0.0 F2.1 B2.1 W2.1 B1.0 W1.0 B2.0 W2.0
-rank 1 |.    F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 F2.0 B0.0 W0.0 F2.1 B1.1 W1.1 B1.0 B2.1 B2.0 W1.0 W2.1 W2.0
-a column is 5 ticks; F forward, B backward for inputs, W for weights; .n: n-th stage of the rank, from 0; \
-. waits, = transfers
-no time lost to blocking messages
-"
-    );
-    let hops = plan(Schedule::ForwardOnly(Flow::FillDrain), 2, 2, Costs::new(2, 0, 0).with_transfer(1)).to_text();
-    assert_eq!(
-        hops,
-        "\
-fill_drain: 2 ranks, 2 microbatches, 8 ticks; idle 50.0 % of the time (100.0 % of the work)
-rank 0 |F0 F0 =  F1 F1 =
-rank 1 |.  .  =  F0 F0 =  F1 F1
-a column is 1 tick; F forward; . waits, = transfers
-1 of 8 ticks lost to blocking messages
-"
-    );
-}
-
-fn golden_from_page() -> String {
-    let page = include_str!("../pipeline.rs");
-    let picture = page.split("```text\n").nth(1).unwrap().split("//! ```").next().unwrap();
-    picture.lines().map(|line| line.trim_start_matches("//! ").to_owned() + "\n").collect()
-}
-
-#[test]
-fn long_pictures_stay_narrow() {
-    let plan = plan(Schedule::GPipe, 2, 9, Costs::new(999_983, 1_299_709, 7));
-    let widest = plan.to_text().lines().filter(|line| line.starts_with("rank")).map(str::len).max().unwrap();
-    assert!((2500..3100).contains(&widest), "{widest}");
-    assert!(plan.to_svg().len() < 100_000);
-}
-
-#[test]
-fn svg_is_well_formed_and_shows_everything() {
-    let plan = plan(Schedule::OneFOneB, 3, 4, Costs::new(2, 2, 2).with_transfer(1));
-    let svg = plan.to_svg();
-    let open = tags(&svg);
-    let count = |name: &str| open.iter().filter(|tag| *tag == name).count();
-    let spans = || (0..3).flat_map(|rank| plan.timeline().spans(rank));
-    let waits = spans().filter(|span| span.begin > span.arrived).count();
-    assert!(waits > 0);
-    assert_eq!(svg.matches("fill=\"url(#wait)\"").count(), waits);
-    assert_eq!(count("rect"), 1 + spans().count() + waits);
-    assert_eq!(svg.matches("fill=\"#888\"").count(), spans().count() - 3 * 4 * 2);
-    assert_eq!(svg, Plan::new(plan.schedule(), 3, 4, plan.costs()).unwrap().to_svg());
-}
-
-/// The elements of an XML text, in order. Panics unless each is closed in turn and text holds no stray markup.
-fn tags(xml: &str) -> Vec<String> {
-    let (mut open, mut all) = (Vec::new(), Vec::new());
-    for piece in xml.trim().split('<').skip(1) {
-        let (tag, text) = piece.split_once('>').expect("a tag that is not closed");
-        assert!(!text.contains('>') && !text.contains('"') && tag.matches('"').count() % 2 == 0, "{piece}");
-        for entity in text.split('&').skip(1) {
-            assert!(["amp;", "lt;", "gt;", "quot;", "#39;"].iter().any(|known| entity.starts_with(known)), "{entity}");
-        }
-        if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop().as_deref(), Some(name));
-            continue;
-        }
-        let name = tag.split([' ', '/']).next().unwrap().to_owned();
-        all.push(name.clone());
-        if !tag.ends_with('/') {
-            open.push(name);
-        }
+fn a_stage_that_cannot_be_made_is_named_on_every_rank() {
+    for result in crate::local_results(3, |comm| {
+        let plan = Plan::new(Schedule::GPipe, 3, 1, Costs::default())?;
+        let make = |at: &At<'_, Affine>| match at.index() {
+            2 => Err("no weights".into()),
+            index => Ok(Affine::new(index)),
+        };
+        train(&comm, plan).stages(3, make).build().map(|_| ())
+    })
+    .unwrap()
+    {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("rank 2 failed: making stage 2 (Affine): no weights"), "{text}");
     }
-    assert!(open.is_empty(), "{open:?}");
-    all
 }
 
 #[test]
-fn digests_tell_plans_apart() {
-    let digests: Vec<u64> = ALL.iter().map(|&schedule| plan(schedule, 4, 8, Costs::default()).digest()).collect();
-    let unique: std::collections::HashSet<_> = digests.iter().collect();
-    assert_eq!(unique.len(), ALL.len());
-    assert_eq!(plan(Schedule::GPipe, 4, 8, Costs::default()).digest(), digests[0]);
-    assert_ne!(plan(Schedule::GPipe, 4, 7, Costs::default()).digest(), digests[0]);
+fn ranks_with_different_pipelines_do_not_start() {
+    let errors = crate::local_results(2, |comm| {
+        let count = 2 + comm.rank().index();
+        let plan = Plan::new(Schedule::GPipe, 2, count, Costs::default())?;
+        train(&comm, plan).stages(2, |at| Ok(Affine::new(at.index()))).build().map(|_| ())
+    })
+    .unwrap();
+    let text = errors[0].as_ref().unwrap_err().to_string();
+    assert!(text.contains("rank 1 called pipeline(gpipe of 3 microbatches on 2 ranks"), "{text}");
+    assert!(text.contains("this rank called pipeline(gpipe of 2 microbatches on 2 ranks"), "{text}");
 }
 
 #[test]
-fn messages_held_are_counted() {
-    // Rank 0 makes its last activation before the gradient that it swaps it for comes in; rank 1 likewise.
-    let plan = plan(Schedule::OneFOneB, 2, 3, Costs::default());
-    assert_eq!([0, 1].map(|rank| plan.peak_messages(rank)), [2, 2]);
-    let one = Plan::new(Schedule::ForwardOnly(Flow::FillDrain), 1, 3, Costs::default()).unwrap();
-    assert_eq!(one.peak_messages(0), 0);
+fn stages_must_fit_the_ranks() {
+    for (ranks, schedule, stages, expected) in [
+        (2, Schedule::GPipe, 3, "3 stages do not fit 2 ranks: gpipe on 2 ranks has 2 stages, 1 a rank"),
+        (2, Schedule::ZbV, 3, "3 stages do not fit 2 ranks: zb_v on 2 ranks has 4 stages, 2 a rank"),
+    ] {
+        let error = crate::local(ranks, |comm| {
+            let plan = Plan::new(schedule, ranks, 4, Costs::default())?;
+            train(&comm, plan).stages(stages, |at| Ok(Affine::new(at.index()))).build().map(|_| ())
+        });
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(expected), "{text}");
+    }
+    let error = crate::local(2, |comm| {
+        let plan = Plan::new(Schedule::ForwardOnly(Flow::FillDrain), 2, 4, Costs::default())?;
+        train(&comm, plan).stages(2, |at| Ok(Affine::new(at.index()))).build().map(|_| ())
+    });
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("a pipeline that trains cannot follow the schedule fill_drain"), "{text}");
+}
+
+#[test]
+fn a_trace_has_every_rank_on_one_time_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    crate::local(3, |comm| {
+        let plan = Plan::new(Schedule::OneFOneB, 3, 4, Costs::default())?;
+        let mut pipe = train(&comm, plan).trace(&path).stages(3, |at| Ok(Affine::new(at.index()))).build()?;
+        pipe.step(|m| Ok(input(0, m, 4)), |m, y| Ok(loss(m, &y)))?;
+        pipe.finish()
+    })
+    .unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(text.matches("\"thread_name\"").count(), 3);
+    assert_eq!(text.matches("\"cat\":\"compute\"").count(), 3 * 4 * 2);
+    let time = |line: &str, key: &str| -> f64 {
+        let rest = line.split(key).nth(1).unwrap();
+        rest.split([',', '}']).next().unwrap().parse().unwrap()
+    };
+    // What is made on one rank is used after that on the next one, although their clocks are a second apart.
+    let find = |rank: usize, what: &str| {
+        let line = text.lines().find(|line| line.contains(&format!("\"tid\":{rank},")) && line.contains(what));
+        let line = line.unwrap_or_else(|| panic!("{what} of rank {rank} in {text}"));
+        (time(line, "\"ts\":"), time(line, "\"dur\":"))
+    };
+    for rank in 0..2 {
+        let (made, used) = (find(rank, "F0 Affine"), find(rank + 1, "F0 Affine"));
+        let late = used.0 - made.0 - made.1;
+        assert!((-1e5..9e5).contains(&late), "rank {rank}: {late} microseconds between {made:?} and {used:?}");
+    }
 }

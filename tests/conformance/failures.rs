@@ -211,7 +211,7 @@ pub(crate) fn memory_is_quiet(comm: &Communicator) -> Result<()> {
         device.fill(round as u64 + 6)?;
         comm.barrier()?;
         assert!(plain.iter().all(|x| *x == round as u64 + 5));
-        assert!(device.as_slice().unwrap().iter().all(|x| *x == round as u64 + 6));
+        assert!(device.to_vec()?.iter().all(|x| *x == round as u64 + 6));
         aborting.into_iter().for_each(|thread| thread.join().unwrap());
     }
     comm.barrier()

@@ -214,7 +214,7 @@ pub(crate) fn memory_is_quiet(comm: &Communicator) -> Result<()> {
         device.copy_from_slice(&plain)?;
         plain.fill(77);
         comm.broadcast(&mut device, root)?;
-        assert!(device.as_slice().unwrap().iter().all(|x| *x == sum));
+        assert!(device.to_vec()?.iter().all(|x| *x == sum));
         device.fill(rank as u64)?;
         assert!(plain.iter().all(|x| *x == 77));
     }
@@ -234,7 +234,7 @@ pub(crate) fn detached(comm: &Communicator) -> Result<()> {
         let mut sum = vec![1_u32; 3000];
         comm.all_reduce(&mut sum, Sum)?;
         assert!(sum.iter().all(|x| *x == n as u32));
-        assert!(fresh.as_slice().unwrap().iter().all(|x| *x == 0));
+        assert!(fresh.to_vec()?.iter().all(|x| *x == 0));
     }
     // The communicator goes with calls in its queue: they still run.
     let other = comm.duplicate()?;
@@ -283,7 +283,7 @@ pub(crate) fn scope_panics(comm: &Communicator) -> Result<()> {
         })
     }));
     assert!(caught.is_err());
-    assert!(x.as_slice().unwrap().iter().all(|x| *x == n as u64), "the call was waited for");
+    assert!(x.to_vec()?.iter().all(|x| *x == n as u64), "the call was waited for");
     let op = comm.barrier_async()?;
     wait_until("the barrier is passed", || op.is_ready());
     op.wait().map_err(Error::from)

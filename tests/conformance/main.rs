@@ -12,7 +12,8 @@
 //! | nothing is written outside | `exchanges`, `reductions`, `messages` (guards around every buffer) |
 //!
 //! Each law runs on every backend: ranks as threads, as processes, and as processes whose staging blocks are so short
-//! that little data already takes many rounds. Processes are started once for all laws of one area.
+//! that little data already takes many rounds; and on NPUs over the stand-in libraries, as threads, and as processes
+//! that compare every call. Processes are started once for all laws of one area.
 
 mod deadlines;
 mod endurance;
@@ -28,6 +29,9 @@ mod messages;
 mod mismatches;
 mod reductions;
 mod refusals;
+#[cfg(target_os = "linux")]
+#[path = "../support/stand_in.rs"]
+mod stand_in;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -59,6 +63,24 @@ macro_rules! laws {
                 crate::in_processes(module_path!(), stringify!($area), &short, &[$((stringify!($law), crate::$area::$law)),+]);
             }
         )+ }
+        #[cfg(target_os = "linux")]
+        mod npus_as_threads { $(
+            #[test]
+            fn $area() {
+                crate::on_npus_as_threads(module_path!(), stringify!($area), &[$((stringify!($law), crate::$area::$law)),+]);
+            }
+        )+ }
+        #[cfg(target_os = "linux")]
+        mod npus_as_processes { $(
+            #[test]
+            fn $area() {
+                crate::on_npus(|variables| {
+                    let variables = [variables, &[("HCCL_CHECK", "1")]].concat();
+                    let laws: &[(&'static str, crate::support::Law)] = &[$((stringify!($law), crate::$area::$law)),+];
+                    crate::in_processes(module_path!(), stringify!($area), &variables, laws);
+                });
+            }
+        )+ }
     };
 }
 
@@ -68,6 +90,32 @@ fn in_processes(module: &str, area: &str, variables: &[(&str, &str)], laws: &[(&
     for n in support::WORLDS {
         support::processes_with(&name, n, variables, |comm| support::run_all(laws, comm));
     }
+}
+
+/// Runs tests with the variables of ranks on NPUs, whose libraries are the stand-ins.
+#[cfg(target_os = "linux")]
+fn on_npus(tests: impl Fn(&[(&str, &str)])) {
+    // A rank is given the libraries by who starts it.
+    let libraries = support::rank_of().is_none().then(stand_in::StandIn::new);
+    let found = libraries.as_ref().map(stand_in::StandIn::env).unwrap_or_default();
+    let found = found.iter().map(|(name, value)| (*name, value.to_str().unwrap()));
+    // Short lengths are enough: how the engine below cuts long ones is tested by itself.
+    let own = [(support::DEVICE, "npu"), ("HCCL_STAGE_BYTES", "1024")];
+    tests(&found.chain(own).collect::<Vec<_>>());
+}
+
+#[cfg(target_os = "linux")]
+fn on_npus_as_threads(module: &str, area: &str, laws: &[(&'static str, support::Law)]) {
+    let name = support::test_name(module, area);
+    on_npus(|variables| {
+        // A process of its own, because the libraries are looked for once a process.
+        support::processes_with(&name, 1, variables, |_| {
+            for n in support::WORLDS {
+                support::threads(n, |comm| support::run_all(laws, comm));
+            }
+            Ok(())
+        });
+    });
 }
 
 laws! {

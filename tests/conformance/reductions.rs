@@ -284,7 +284,7 @@ pub(crate) fn all_ways_give_the_same_bits(comm: &Communicator) -> Result<()> {
         comm.reduce_scatter_in_place(&mut shared, Avg)?;
         comm.all_gather_in_place(&mut shared)?;
         let bits = |values: &[f16]| values.iter().map(|x| x.to_bits()).collect::<Vec<u16>>();
-        assert_eq!(bits(&whole), bits(rooted.as_slice().unwrap()));
+        assert_eq!(bits(&whole), bits(&rooted.to_vec()?));
         assert_eq!(bits(&whole), bits(&shared));
         for i in (0..own.len()).step_by(own.len() / 7 + 1) {
             let mut one = [own[i]];

@@ -8,6 +8,7 @@ mod fork;
 mod idle;
 mod limits;
 mod midway;
+mod pipeline;
 mod start;
 mod stop;
 mod strangers;

@@ -247,7 +247,7 @@ fn the_reference_rounds_as_the_standard_says() {
         for bits in 0..=u16::MAX {
             let back = narrow(widen(bits.into(), fraction, exponent), fraction, exponent);
             let infinity = ((1_u64 << exponent) - 1) << fraction;
-            assert!(back == bits.into() || u64::from(bits) & 0x7fff > infinity, "{bits:x} became {back:x}");
+            assert!(back == u64::from(bits) || u64::from(bits) & 0x7fff > infinity, "{bits:x} became {back:x}");
         }
     }
 }

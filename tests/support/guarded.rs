@@ -62,9 +62,9 @@ impl<T: Cell> Guarded<T> {
     /// Checks what was lent, and the guards.
     pub(crate) fn expect(&self, expected: &[T], what: &dyn std::fmt::Display) {
         let all = match &self.memory {
-            Memory::Whole(buf) => return assert_bits(buf.as_slice().unwrap(), expected, what),
-            Memory::Plain(vec) => &vec[..],
-            Memory::Part(buf) => buf.as_slice().unwrap(),
+            Memory::Whole(buf) => return assert_bits(&buf.to_vec().unwrap(), expected, what),
+            Memory::Plain(vec) => vec.clone(),
+            Memory::Part(buf) => buf.to_vec().unwrap(),
         };
         let end = all.len() - AFTER;
         assert_bits(&all[BEFORE..end], expected, what);

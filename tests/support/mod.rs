@@ -4,7 +4,7 @@
 pub(crate) mod cells;
 pub(crate) mod guarded;
 
-use hccl::{Communicator, Result};
+use hccl::{Communicator, Device, Result};
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,12 +20,29 @@ pub(crate) const WORLDS: [usize; 5] = [1, 2, 3, 4, 7];
 /// Set in a process that is a rank.
 const IS_RANK: &str = "HCCL_TEST_RANK_OF";
 
+/// Set to `npu` where ranks are on NPUs: rank r on NPU r.
+pub(crate) const DEVICE: &str = "HCCL_TEST_DEVICE";
+
+/// The device of rank `rank`.
+pub(crate) fn device(rank: u32) -> Device {
+    match std::env::var(DEVICE).as_deref() {
+        Ok("npu") => Device::Npu(rank),
+        _ => Device::Cpu,
+    }
+}
+
+/// This process's communicator of the world that the environment describes.
+pub(crate) fn from_env() -> Result<Communicator> {
+    let rank = std::env::var("HCCL_RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    Communicator::builder().device(device(rank)).from_env()
+}
+
 /// What every rank of a world does.
 pub(crate) type Law = fn(&Communicator) -> Result<()>;
 
 /// Runs `law` on `n` ranks that are threads.
 pub(crate) fn threads(n: usize, law: impl Fn(&Communicator) -> Result<()> + Sync) {
-    let builder = Communicator::builder().exec_timeout(WATCHDOG);
+    let builder = Communicator::builder().exec_timeout(WATCHDOG).device(device(0));
     builder.local(n, |comm| law(&comm)).unwrap_or_else(|error| panic!("{n} threads: {error}"));
 }
 
@@ -46,7 +63,7 @@ pub(crate) fn processes_with(
         if of != format!("{name}/{n}") {
             return; // another world of the same test
         }
-        let comm = Communicator::from_env().unwrap_or_else(|error| panic!("{error}"));
+        let comm = from_env().unwrap_or_else(|error| panic!("{error}"));
         law(&comm).unwrap_or_else(|error| panic!("{error}"));
         return;
     }

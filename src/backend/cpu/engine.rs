@@ -88,6 +88,65 @@ impl Engine {
     ///
     /// The memory that the call names must be as [`Backend::run`](crate::backend::Backend::run) demands.
     pub(crate) fn execute(&mut self, call: &Call, eager: bool) -> Result<(), Failure> {
+        self.begin(call, eager)?;
+        let done = match call.kind {
+            Kind::Send | Kind::Recv | Kind::BatchSendRecv => self.messages(call),
+            _ if self.group.size == 1 => self.alone(call),
+            _ => self.collective(call),
+        };
+        done.map_err(|error| self.give_up(error, call))
+    }
+
+    /// Meets the other ranks for a call that another engine will do: waits, compares and fails as [`execute`] does, and
+    /// moves nothing. The call names no memory; its messages name none either. `place` counts the collectives of that
+    /// other engine, not all of which are rehearsed.
+    ///
+    /// [`execute`]: Engine::execute
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    pub(crate) fn rehearse(&mut self, call: &Call, place: u64, eager: bool) -> Result<(), Failure> {
+        self.begin(call, eager)?;
+        let done = match call.kind {
+            Kind::Send | Kind::Recv | Kind::BatchSendRecv => self.messages(call),
+            _ if self.group.size == 1 => Ok(()),
+            _ => self.rehearsal(call, place),
+        };
+        done.map_err(|error| self.give_up(error, call))
+    }
+
+    /// True when another rank waits in [`rehearse`](Engine::rehearse) for collective `place` or an earlier one.
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    pub(crate) fn is_asked(&self, place: u64) -> bool {
+        let next = self.number + 1;
+        let asks = |peer: usize| {
+            let slot = self.group.segment.slot(peer, next);
+            slot.stamp.load(Ordering::Acquire) == next && slot.small[0].load(Ordering::Relaxed) <= place
+        };
+        (0..self.group.size).any(|peer| peer != self.group.rank && asks(peer))
+    }
+
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    fn rehearsal(&mut self, call: &Call, place: u64) -> Result<()> {
+        self.number += 1;
+        self.publish_call(call);
+        let slot = self.group.segment.slot(self.group.rank, self.number);
+        slot.small[0].store(place, Ordering::Relaxed);
+        slot.stamp.store(self.number, Ordering::Release);
+        self.group.ring();
+        self.wait_for_slots()?;
+        let ours = Fingerprint::of(call);
+        self.compare(ours, self.number)?;
+        for peer in 0..self.group.size {
+            let theirs = self.group.segment.slot(peer, self.number).small[0].load(Ordering::Relaxed);
+            if theirs != place {
+                let text = |place| format!("{} as its collective number {place}", ours.describe());
+                return Err(mismatch(peer, text(place), text(theirs)));
+            }
+        }
+        self.compare_tables(call)
+    }
+
+    /// What ends a call before anyone sees it.
+    fn begin(&mut self, call: &Call, eager: bool) -> Result<(), Failure> {
         self.eager = eager;
         let (rank, size) = (self.group.rank, self.group.size);
         if crate::sys::forked() {
@@ -96,12 +155,7 @@ impl Engine {
         if let Some(cause) = self.group.has_failed().then(|| self.group.cause()).flatten() {
             return Err(self.explain(cause, call, self.number + 1).at(call.kind.name(), rank, size).into());
         }
-        let done = match call.kind {
-            Kind::Send | Kind::Recv | Kind::BatchSendRecv => self.messages(call),
-            _ if size == 1 => self.alone(call),
-            _ => self.collective(call),
-        };
-        done.map_err(|error| self.give_up(error, call))
+        Ok(())
     }
 
     /// Fails the group, and waits until nobody touches the caller's memory.

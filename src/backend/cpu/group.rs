@@ -12,7 +12,7 @@ use crate::backend::cpu::life::Lives;
 use crate::backend::cpu::segment::{CAUSE_RANKS, Segment, Status};
 use crate::error::{Error, ErrorKind, Loss, Result};
 use crate::options::Options;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) threads: bool,
     pub(crate) options: Options,
     pub(crate) lives: Lives,
+    /// Something is being made over the group, so that calls may take as long as joining it.
+    pub(crate) joining: AtomicBool,
     /// Held while this rank writes its cause: its engine and a call that makes a group may fail at once.
     causing: Mutex<()>,
 }
@@ -56,7 +58,22 @@ impl Group {
     pub(crate) fn join(segment: Arc<Segment>, rank: usize, threads: bool, options: &Options, lives: Lives) -> Group {
         let size = segment.size();
         segment.cell(rank).life.0.status.store(Status::Active as u32, Ordering::Release);
-        Group { segment, rank, size, threads, options: options.clone(), lives, causing: Mutex::new(()) }
+        Group {
+            segment,
+            rank,
+            size,
+            threads,
+            options: options.clone(),
+            lives,
+            joining: AtomicBool::new(false),
+            causing: Mutex::new(()),
+        }
+    }
+
+    /// How long one call may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        let Options { connect_timeout, exec_timeout, .. } = self.options;
+        if self.joining.load(Ordering::Relaxed) { connect_timeout.max(exec_timeout) } else { exec_timeout }
     }
 
     /// The id of the group, the same on all ranks.
@@ -83,6 +100,18 @@ impl Group {
     /// True once the group has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.segment.header().failed.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says that this rank has finished collective `place` of the engine that this group controls.
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    pub(crate) fn has_finished(&self, place: u64) {
+        self.segment.cell(self.rank).place.0.store(place, Ordering::Release);
+    }
+
+    /// Collectives that `peer` has finished of the engine that this group controls. Read after [`lost`](Group::lost).
+    #[cfg(all(target_os = "linux", not(hccl_portable)))]
+    pub(crate) fn finished(&self, peer: usize) -> u64 {
+        self.segment.cell(peer).place.0.load(Ordering::Acquire)
     }
 
     /// How `peer` was lost, if it was.

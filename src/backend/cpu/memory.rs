@@ -28,8 +28,8 @@ impl Place {
         }
         match memory.home {
             Home::Heap { arena, offset } => Some(Place { arena, offset }),
-            Home::Private if memory.bytes == 0 => Some(Place { arena: 0, offset: 0 }),
-            Home::Private => None,
+            _ if memory.bytes == 0 => Some(Place { arena: 0, offset: 0 }),
+            Home::Private | Home::Npu { .. } => None,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Memories {
         let (group, start) = (&*self.group, Instant::now());
         let mut patience = Duration::from_millis(250);
         loop {
-            let left = group.options.exec_timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+            let left = group.deadline().saturating_sub(start.elapsed()).max(Duration::from_millis(1));
             match ask_for_arena(group.process(rank), arena, patience.min(left))? {
                 Answer::Here(memory) => return Ok(Arc::new(memory)),
                 Answer::NotHere => {
@@ -117,7 +117,7 @@ impl Memories {
             if let Some(cause) = group.cause().or_else(lost) {
                 return Err(cause);
             }
-            if start.elapsed() >= group.options.exec_timeout {
+            if start.elapsed() >= group.deadline() {
                 return Err(Error::new(ErrorKind::Timeout { late: vec![rank], after: start.elapsed() }));
             }
             patience = (2 * patience).min(Duration::from_secs(1));

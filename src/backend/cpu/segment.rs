@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header        magic, layout, size, id │ failed │ sleepers
-//! cell[rank]    arrive │ visiting │ life │ bell, sleeping │ blocked │ cause
+//! cell[rank]    arrive │ visiting │ life │ bell, sleeping │ blocked │ cause │ place
 //! slot[rank][2] stamp, fingerprint, addresses or 32 bytes of data │ data up to INLINE bytes │ table of a V call
 //! mail[from][to] sender: posted, what, data │ receiver: posted, what, done
 //! ```
@@ -66,6 +66,9 @@ pub(crate) struct Cell {
     pub(crate) blocked: Line<Blocked>,
     /// Why it failed the group, if it did.
     pub(crate) cause: Line<Cause>,
+    /// Collectives that another engine, for which this group is the control channel, has finished on this rank.
+    #[cfg_attr(not(all(target_os = "linux", not(hccl_portable))), allow(dead_code, reason = "of the HCCL backend"))]
+    pub(crate) place: Line<AtomicU64>,
 }
 
 /// Membership, and the word that the kernel marks when the process dies.

@@ -120,10 +120,11 @@ impl Group {
                 let late = self.late(missing);
                 tracing::warn!(rank = self.rank, ?late, "waiting for more than 10 s");
             }
-            if waited >= self.options.exec_timeout {
+            let deadline = self.deadline();
+            if waited >= deadline {
                 return self.time_out(waited, missing);
             }
-            let left = self.options.exec_timeout - waited;
+            let left = deadline - waited;
             self.sleep(NAP.min(left), &mut *ready);
         }
     }

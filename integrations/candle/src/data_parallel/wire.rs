@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::storage::{self, Elem, Visit, VisitMut};
 use candle_core::{DType, Tensor, WithDType};
 use half::{bf16, f16};
-use hccl::{Avg, Axis, Communicator, DeviceBuffer, Pending, Sum};
+use hccl::{Avg, Axis, Communicator, DeviceBuffer, Pending, ReduceOp, Sum};
 
 /// What travels.
 trait Wired: hccl::Float {
@@ -35,18 +35,76 @@ wired! {
 /// Memory of a bucket, reused every step.
 #[derive(Debug)]
 pub(super) enum Flat {
-    F16(DeviceBuffer<f16>),
-    Bf16(DeviceBuffer<bf16>),
-    F32(DeviceBuffer<f32>),
-    F64(DeviceBuffer<f64>),
+    F16(Room<f16>),
+    Bf16(Room<bf16>),
+    F32(Room<f32>),
+    F64(Room<f64>),
+}
+
+/// Elements that the processor writes and reads, and a collective reduces.
+#[derive(Debug)]
+pub(super) enum Room<W> {
+    /// Memory that the peers reach.
+    Shared(DeviceBuffer<W>),
+    /// Memory of the host: candle has no tensors on an NPU, so the library carries the elements to the NPU and back.
+    Staged(Vec<W>),
+}
+
+impl<W: Wired> Room<W> {
+    fn zeros<A: Axis>(comm: &Communicator<A>, len: usize) -> Result<Room<W>> {
+        Ok(match comm.device() {
+            hccl::Device::Cpu => Room::Shared(comm.zeros(len)?),
+            _ => Room::Staged(vec![W::of(0.0); len]),
+        })
+    }
+
+    fn elements(&self) -> Option<&[W]> {
+        match self {
+            Room::Shared(buf) => buf.as_slice(),
+            Room::Staged(elements) => Some(elements),
+        }
+    }
+
+    fn elements_mut(&mut self) -> Option<&mut [W]> {
+        match self {
+            Room::Shared(buf) => buf.as_mut_slice(),
+            Room::Staged(elements) => Some(elements),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.elements().map_or(0, <[W]>::len)
+    }
+
+    fn start<A: Axis, Op: ReduceOp<W>>(self, comm: &Communicator<A>, op: Op) -> Result<Moving<W>> {
+        Ok(match self {
+            Room::Shared(buf) => Moving::Shared(comm.all_reduce_async(buf, op).map_err(hccl::Error::from)?),
+            Room::Staged(buf) => Moving::Staged(comm.all_reduce_async(buf, op).map_err(hccl::Error::from)?),
+        })
+    }
+}
+
+/// A [`Room`] while it is reduced.
+pub(super) enum Moving<W> {
+    Shared(Pending<DeviceBuffer<W>>),
+    Staged(Pending<Vec<W>>),
+}
+
+impl<W: Wired> Moving<W> {
+    fn wait(self) -> Result<Room<W>> {
+        Ok(match self {
+            Moving::Shared(op) => Room::Shared(op.wait().map_err(hccl::Error::from)?),
+            Moving::Staged(op) => Room::Staged(op.wait().map_err(hccl::Error::from)?),
+        })
+    }
 }
 
 /// A bucket's memory on its way.
 pub(super) enum InFlight {
-    F16(Pending<DeviceBuffer<f16>>),
-    Bf16(Pending<DeviceBuffer<bf16>>),
-    F32(Pending<DeviceBuffer<f32>>),
-    F64(Pending<DeviceBuffer<f64>>),
+    F16(Moving<f16>),
+    Bf16(Moving<bf16>),
+    F32(Moving<f32>),
+    F64(Moving<f64>),
 }
 
 macro_rules! each {
@@ -63,10 +121,10 @@ macro_rules! each {
 impl Flat {
     pub(super) fn zeros<A: Axis>(comm: &Communicator<A>, dtype: DType, len: usize) -> Result<Flat> {
         Ok(match dtype {
-            DType::F16 => Flat::F16(comm.zeros(len)?),
-            DType::BF16 => Flat::Bf16(comm.zeros(len)?),
-            DType::F32 => Flat::F32(comm.zeros(len)?),
-            DType::F64 => Flat::F64(comm.zeros(len)?),
+            DType::F16 => Flat::F16(Room::zeros(comm, len)?),
+            DType::BF16 => Flat::Bf16(Room::zeros(comm, len)?),
+            DType::F32 => Flat::F32(Room::zeros(comm, len)?),
+            DType::F64 => Flat::F64(Room::zeros(comm, len)?),
             dtype => return Err(Error::Dtype { op: "bucket", dtype }),
         })
     }
@@ -74,7 +132,7 @@ impl Flat {
     /// Writes a gradient, or zeros for none, into the elements from `start`.
     pub(super) fn fill(&mut self, start: usize, len: usize, gradient: Option<&Tensor>) -> Result<()> {
         each!(self, buf => {
-            let part = window(buf.as_mut_slice(), start, len)?;
+            let part = window(buf.elements_mut(), start, len)?;
             match gradient {
                 Some(gradient) => storage::read("sync", gradient, Fill(part)),
                 None => {
@@ -88,7 +146,7 @@ impl Flat {
     /// Writes the elements from `start`, divided by `divisor`, into a gradient.
     pub(super) fn drain(&self, start: usize, len: usize, divisor: f64, gradient: &Tensor) -> Result<()> {
         each!(self, buf => {
-            let part = buf.as_slice().and_then(|all| all.get(start..start + len)).ok_or_else(out_of_reach)?;
+            let part = buf.elements().and_then(|all| all.get(start..start + len)).ok_or_else(out_of_reach)?;
             storage::write("sync", gradient, Drain(part, divisor))
         })
     }
@@ -96,10 +154,10 @@ impl Flat {
     /// Starts the reduction: a sum, or for halves, whose sum might not fit, a mean.
     pub(super) fn start<A: Axis>(self, comm: &Communicator<A>) -> Result<InFlight> {
         Ok(match self {
-            Flat::F16(buf) => InFlight::F16(comm.all_reduce_async(buf, Avg).map_err(hccl::Error::from)?),
-            Flat::Bf16(buf) => InFlight::Bf16(comm.all_reduce_async(buf, Avg).map_err(hccl::Error::from)?),
-            Flat::F32(buf) => InFlight::F32(comm.all_reduce_async(buf, Sum).map_err(hccl::Error::from)?),
-            Flat::F64(buf) => InFlight::F64(comm.all_reduce_async(buf, Sum).map_err(hccl::Error::from)?),
+            Flat::F16(buf) => InFlight::F16(buf.start(comm, Avg)?),
+            Flat::Bf16(buf) => InFlight::Bf16(buf.start(comm, Avg)?),
+            Flat::F32(buf) => InFlight::F32(buf.start(comm, Sum)?),
+            Flat::F64(buf) => InFlight::F64(buf.start(comm, Sum)?),
         })
     }
 
@@ -124,10 +182,10 @@ impl Flat {
 impl InFlight {
     pub(super) fn wait(self) -> Result<Flat> {
         Ok(match self {
-            InFlight::F16(op) => Flat::F16(op.wait().map_err(hccl::Error::from)?),
-            InFlight::Bf16(op) => Flat::Bf16(op.wait().map_err(hccl::Error::from)?),
-            InFlight::F32(op) => Flat::F32(op.wait().map_err(hccl::Error::from)?),
-            InFlight::F64(op) => Flat::F64(op.wait().map_err(hccl::Error::from)?),
+            InFlight::F16(op) => Flat::F16(op.wait()?),
+            InFlight::Bf16(op) => Flat::Bf16(op.wait()?),
+            InFlight::F32(op) => Flat::F32(op.wait()?),
+            InFlight::F64(op) => Flat::F64(op.wait()?),
         })
     }
 }

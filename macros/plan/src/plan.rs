@@ -9,7 +9,7 @@ use std::fmt;
 
 /// What every rank of a pipeline does in one step, in order. Proved to end on a transport that buffers nothing.
 ///
-/// The page of [`pipeline`](super) has examples.
+/// The [page of the crate](crate) has examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     shape: Shape,
@@ -258,7 +258,7 @@ impl Plan {
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// The picture of the plan as text: [`pipeline`](super) shows one.
+    /// The picture of the plan as text: the [page of the crate](crate) shows one.
     ///
     /// One row a rank. A column is one tick, or the largest number of ticks that divides all times, so that nothing is
     /// rounded; a picture that would be wider than 1000 columns is sampled at that many. `.` waits for a peer, `=`

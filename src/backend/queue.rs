@@ -1,8 +1,10 @@
 //! One ordered queue a rank: calls run inline while the queue is idle, else on the progress thread.
+//!
+//! What a call does is the [`Lane`]'s; who the ranks are, whether they live and why they failed is the [`Group`]'s.
 
-use crate::backend::cpu::engine::Engine;
 use crate::backend::cpu::group::Group;
 use crate::backend::{Backend, Call, Failure, Kind, Support, Ticket};
+use crate::device::Device;
 use crate::element::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce::OpKind;
@@ -11,14 +13,45 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The CPU backend of one rank.
-pub(crate) struct Cpu {
-    shared: Arc<Shared>,
-    group: Arc<Group>,
+/// Does the calls of one queue, one at a time.
+pub(crate) trait Lane: Send + 'static {
+    /// What any thread may ask while a call runs.
+    type Side: Side;
+
+    /// Does one call to its end. After an error the group has failed. `eager` when the caller's own thread runs it.
+    ///
+    /// The memory that the call names must be as [`Backend::run`] demands.
+    fn execute(&mut self, call: &Call, eager: bool) -> Result<(), Failure>;
+
+    /// Gives back what the calls needed, once, after the last one.
+    fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
-struct Shared {
-    engine: Mutex<Engine>,
+/// The facts of a backend, and the making of groups.
+pub(crate) trait Side: Send + Sync + 'static {
+    /// See [`Backend::name`].
+    fn name(&self) -> &'static str;
+    /// See [`Backend::device`].
+    fn device(&self) -> Device;
+    /// See [`Backend::support`].
+    fn support(&self, dtype: DType, op: Option<OpKind>) -> Support;
+    /// Refuses a call that can never be done, before anyone sees it.
+    fn check(&self, call: &Call) -> Result<()>;
+    /// See [`Backend::group`].
+    fn group(&self, parent: &Arc<Group>, members: &[usize], tag: u64) -> Result<Arc<dyn Backend>>;
+}
+
+/// The backend of one rank.
+pub(crate) struct Ordered<L: Lane> {
+    shared: Arc<Shared<L>>,
+    group: Arc<Group>,
+    side: L::Side,
+}
+
+struct Shared<L> {
+    lane: Mutex<L>,
     queue: Mutex<Queue>,
     /// Something was queued, or the queue closes.
     queued: Condvar,
@@ -39,16 +72,15 @@ struct Queue {
     failed: Option<(u64, Error, bool)>,
 }
 
-/// A lock is only poisoned by a panic inside the engine; its state is still whole enough to report the group's failure.
+/// A lock is only poisoned by a panic inside the lane; its state is still whole enough to report the group's failure.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Cpu {
-    pub(crate) fn new(group: Group) -> Cpu {
-        let group = Arc::new(group);
+impl<L: Lane> Ordered<L> {
+    pub(crate) fn new(group: Arc<Group>, lane: L, side: L::Side) -> Self {
         let shared = Shared {
-            engine: Mutex::new(Engine::new(group.clone())),
+            lane: Mutex::new(lane),
             queue: Mutex::new(Queue { calls: VecDeque::with_capacity(64), ..Queue::default() }),
             queued: Condvar::new(),
             finished: Condvar::new(),
@@ -56,7 +88,7 @@ impl Cpu {
             done: AtomicU64::new(0),
             closed: AtomicBool::new(false),
         };
-        Cpu { shared: Arc::new(shared), group }
+        Ordered { shared: Arc::new(shared), group, side }
     }
 
     fn is_idle(&self) -> bool {
@@ -78,7 +110,7 @@ impl Cpu {
     }
 }
 
-impl Shared {
+impl<L: Lane> Shared<L> {
     /// The progress thread: runs queued calls in order, until the queue closes and is empty.
     fn progress(&self) {
         loop {
@@ -95,7 +127,7 @@ impl Shared {
                 }
             };
             drop(queue);
-            let ended = lock(&self.engine).execute(&call, false);
+            let ended = lock(&self.lane).execute(&call, false);
             self.finish(ended);
         }
     }
@@ -136,7 +168,7 @@ impl Shared {
 }
 
 #[expect(unsafe_code, reason = "implements the seam, whose callers vouch for memory")]
-impl Backend for Cpu {
+impl<L: Lane> Backend for Ordered<L> {
     fn rank(&self) -> usize {
         self.group.rank
     }
@@ -146,17 +178,22 @@ impl Backend for Cpu {
     }
 
     fn name(&self) -> &'static str {
-        "cpu"
+        self.side.name()
     }
 
-    fn support(&self, _dtype: DType, _op: Option<OpKind>) -> Support {
-        Support::Native
+    fn device(&self) -> Device {
+        self.side.device()
+    }
+
+    fn support(&self, dtype: DType, op: Option<OpKind>) -> Support {
+        self.side.support(dtype, op)
     }
 
     unsafe fn run(&self, call: Call) -> Result<(), Failure> {
         self.check_open(call.kind)?;
         if self.is_idle() {
-            return lock(&self.shared.engine).execute(&call, true);
+            self.side.check(&call)?;
+            return lock(&self.shared.lane).execute(&call, true);
         }
         // SAFETY: this waits for the ticket, so the memory is lent long enough.
         let ticket = unsafe { self.submit(call) }?;
@@ -165,6 +202,7 @@ impl Backend for Cpu {
 
     unsafe fn submit(&self, call: Call) -> Result<Ticket> {
         self.check_open(call.kind)?;
+        self.side.check(&call)?;
         if let Some(cause) = self.group.cause() {
             return Err(self.at(cause, call.kind));
         }
@@ -185,7 +223,7 @@ impl Backend for Cpu {
     fn wait(&self, ticket: Ticket, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let queue = self.shared.wait_done(ticket.0, until)?;
-        Some(Shared::result(&queue, ticket))
+        Some(Shared::<L>::result(&queue, ticket))
     }
 
     fn is_ready(&self, ticket: Ticket) -> bool {
@@ -203,8 +241,7 @@ impl Backend for Cpu {
         if crate::sys::forked() {
             return Err(Error::new(ErrorKind::Forked));
         }
-        let made = crate::backend::cpu::subgroup::make(&self.group, members, tag);
-        Ok(Arc::new(Cpu::new(made?)))
+        self.side.group(&self.group, members, tag)
     }
 
     fn close(&self) -> Result<()> {
@@ -221,8 +258,9 @@ impl Backend for Cpu {
         drop(queue);
         self.shared.queued.notify_all();
         let failed = failed.or_else(|| self.group.cause());
+        let ended = lock(&self.shared.lane).end();
         self.group.leave();
-        failed.map_or(Ok(()), Err)
+        failed.map_or(ended, Err)
     }
 
     fn failure(&self) -> Option<Error> {
@@ -230,7 +268,7 @@ impl Backend for Cpu {
     }
 }
 
-impl Drop for Cpu {
+impl<L: Lane> Drop for Ordered<L> {
     fn drop(&mut self) {
         // Errors of queued calls were for their tickets; nobody is left to tell.
         let _ = self.close();

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// An order in which the stages of a pipeline work on the microbatches of one step.
 ///
-/// The page of [`pipeline`](super) compares them.
+/// The [page of the crate](crate) compares them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Schedule {

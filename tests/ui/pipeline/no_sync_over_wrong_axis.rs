@@ -1,0 +1,17 @@
+//! Gradients are synchronised over the replicas, not over another axis.
+use hccl::pipeline::{Grads, Group};
+use hccl::prelude::*;
+
+fn main() -> hccl::Result<()> {
+    hccl::local(2, |comm| {
+        let mesh = Mesh::new(&comm, (Dp(2), Tp(1)))?;
+        let mut replicas = Group::new(mesh.group::<Tp>());
+        let mut weights = [1f32];
+        let grads = Grads::local(vec![vec![comm.rank().index() as f32]]);
+        let grads = grads.sync(&mut replicas)?;
+        grads.descend(0, &mut weights, 1.0)?;
+        assert_eq!(weights, [0.5]);
+        Ok(())
+    })?;
+    Ok(())
+}
