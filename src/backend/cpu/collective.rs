@@ -17,9 +17,11 @@
 use crate::backend::cpu::engine::{Engine, View, mismatch};
 use crate::backend::cpu::kernel::{self, Hint};
 use crate::backend::cpu::shape::share;
+use crate::backend::cpu::tuning::Choice;
 use crate::backend::{Call, Extent, Kind};
 use crate::error::Result;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Bytes of one visit to other ranks' memory: what a failing rank waits for at most.
 const VISIT: usize = 256 << 10;
@@ -226,6 +228,7 @@ impl Engine {
         &mut self,
         call: &Call,
         longest: usize,
+        choice: Choice,
         mut work: impl FnMut(&mut Self, Window) -> Result<()>,
         mut copy_out: impl FnMut(&Self, Window),
     ) -> Result<()> {
@@ -234,7 +237,12 @@ impl Engine {
         for round in 0..rounds {
             let from = round.saturating_mul(step);
             let window = Window { round, from, to: from.saturating_add(step).min(longest), step };
+            // What is staged takes many rounds, and its time is not that of the stores.
+            let start = (choice.is_trial && rounds == 1).then(Instant::now);
             work(self, window)?;
+            if let Some(start) = start {
+                self.tuning.note(choice, start.elapsed());
+            }
             if round + 1 < rounds && self.views[self.group.rank].send_staged {
                 self.stage_in(call, round + 1);
             }
@@ -244,24 +252,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Where results should go: past the cache when all ranks' buffers, `bytes` each, are more than it holds, and no
-    /// result lands where it was read from.
-    fn hint(&self, call: &Call, bytes: usize) -> Hint {
+    /// How to write results of `bytes` bytes a rank: possibly around the cache, unless one lands where it was read from.
+    fn choose(&self, call: &Call, bytes: usize) -> Choice {
+        let reduces = call.op.is_some();
         let apart = |view: &View| !view.recv_staged && (view.send_staged || view.send != view.recv);
-        let apart = match call.kind {
-            Kind::AllReduce | Kind::Reduce => {
-                (0..self.group.size).all(|rank| !call.is_sink(rank) || apart(&self.views[rank]))
-            }
-            _ => true,
-        };
-        let everything = bytes.saturating_mul(2 * self.group.size);
-        if apart && everything > crate::sys::cache_bytes() { Hint::Stream } else { Hint::Cached }
+        let apart = (0..self.group.size).all(|rank| !call.is_sink(rank) || apart(&self.views[rank]));
+        if apart { self.tuning.choose(reduces, bytes) } else { Choice::CACHED }
     }
 
     /// all_reduce and reduce.
     pub(super) fn reduce_rounds(&mut self, call: &Call) -> Result<()> {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
-        let hint = self.hint(call, (call.count as usize).saturating_mul(width));
+        let choice = self.choose(call, (call.count as usize).saturating_mul(width));
         let work = |engine: &mut Engine, window: Window| {
             let (from, to) = share(window.to - window.from, size, me, width);
             for first in (from..to).step_by(VISIT / width) {
@@ -278,7 +280,7 @@ impl Engine {
                     }
                 }
                 let elements = (to - first).min(VISIT / width);
-                engine.group.visit(|| engine.reduce(call, elements, hint))?;
+                engine.group.visit(|| engine.reduce(call, elements, choice.hint))?;
             }
             Ok(())
         };
@@ -290,7 +292,7 @@ impl Engine {
                 engine.copy_local(engine.output(&view, window, width), to, bytes);
             }
         };
-        self.rounds(call, call.count as usize, work, copy_out)
+        self.rounds(call, call.count as usize, choice, work, copy_out)
     }
 
     /// Where the result of a window goes in the memory of a rank that gets it.
@@ -308,7 +310,7 @@ impl Engine {
         let part = call.send_part(me);
         let longest = (0..size).map(|piece| call.send_part(piece).1).max().unwrap_or(0) as usize;
         let in_place = call.send.ptr.wrapping_add(part.0 as usize * width) == call.recv.ptr;
-        let hint = if in_place { Hint::Cached } else { self.hint(call, longest.saturating_mul(width * size)) };
+        let choice = if in_place { Choice::CACHED } else { self.choose(call, longest.saturating_mul(width * size)) };
         let work = |engine: &mut Engine, window: Window| {
             let (from, count) = window.cut(part);
             for first in (0..count).step_by(VISIT / width) {
@@ -321,23 +323,23 @@ impl Engine {
                 engine.outputs.clear();
                 engine.outputs.push(call.recv.ptr.wrapping_add((from + first) * width));
                 let elements = (count - first).min(VISIT / width);
-                engine.group.visit(|| engine.reduce(call, elements, hint))?;
+                engine.group.visit(|| engine.reduce(call, elements, choice.hint))?;
             }
             Ok(())
         };
-        self.rounds(call, longest, work, |_, _| {})
+        self.rounds(call, longest, choice, work, |_, _| {})
     }
 
     /// Everything that moves without reducing.
     pub(super) fn exchange_rounds(&mut self, call: &Call) -> Result<()> {
         let (me, size) = (self.group.rank, self.group.size);
         let longest = self.longest_part(call);
-        let hint = self.hint(call, call.recv.bytes);
+        let choice = self.choose(call, call.recv.bytes);
         let work = |engine: &mut Engine, window: Window| {
             // Each rank starts with its right neighbour, so that not all read the same memory at once.
-            (0..size).map(|i| (me + i) % size).try_for_each(|rank| engine.pull(call, window, rank, hint))
+            (0..size).map(|i| (me + i) % size).try_for_each(|rank| engine.pull(call, window, rank, choice.hint))
         };
-        self.rounds(call, longest, work, |_, _| {})
+        self.rounds(call, longest, choice, work, |_, _| {})
     }
 
     /// Copies a window of what `rank` has for this rank.

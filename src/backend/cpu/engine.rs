@@ -11,6 +11,7 @@ use crate::backend::cpu::fingerprint::Fingerprint;
 use crate::backend::cpu::group::Group;
 use crate::backend::cpu::heap::Block;
 use crate::backend::cpu::memory::{Memories, Place};
+use crate::backend::cpu::tuning::Tuning;
 use crate::backend::cpu::wait::{Claim, On};
 use crate::backend::{Call, Failure, Home, Kind, Memory};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +37,7 @@ pub(crate) struct Engine {
     pub(super) views: Vec<View>,
     pub(super) sources: Vec<*const u8>,
     pub(super) outputs: Vec<*mut u8>,
+    pub(super) tuning: Tuning,
 }
 
 // SAFETY: the pointers are scratch of one call; between calls they mean nothing.
@@ -80,6 +82,7 @@ impl Engine {
             views: vec![View::NONE; size],
             sources: Vec::with_capacity(size),
             outputs: Vec::with_capacity(size),
+            tuning: Tuning::default(),
             group,
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! header        magic, layout, size, id │ failed │ sleepers
 //! cell[rank]    arrive │ visiting │ life │ bell, sleeping │ blocked │ cause │ place
-//! slot[rank][2] stamp, fingerprint, addresses or 32 bytes of data │ data up to INLINE bytes │ table of a V call
+//! slot[rank][2] stamp, fingerprint, addresses or 96 bytes of data │ data up to INLINE bytes │ table of a V call
 //! mail[from][to] sender: posted, what, data │ receiver: posted, what, done
 //! ```
 //!
@@ -136,8 +136,8 @@ pub(crate) struct Slot {
     pub(crate) count: AtomicU64,
     /// Where the memory is.
     pub(crate) place: AtomicU64,
-    /// The data when it is at most 32 bytes, else addresses.
-    pub(crate) small: [AtomicU64; 4],
+    /// The data when it is at most 96 bytes, else addresses.
+    pub(crate) small: [AtomicU64; 12],
 }
 
 /// The sender's side of a mailbox.
@@ -314,7 +314,7 @@ impl Segment {
         unsafe { self.at(self.slot_offset(rank, number)) }
     }
 
-    /// First byte of the data of a slot: the 32 bytes beside the stamp, or the area when there are more.
+    /// First byte of the data of a slot: the 96 bytes beside the stamp, or the area when there are more.
     pub(crate) fn slot_data(&self, rank: usize, number: u64, bytes: usize) -> *mut u8 {
         assert!(bytes <= INLINE);
         let slot = self.slot(rank, number);
