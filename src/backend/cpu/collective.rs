@@ -200,13 +200,32 @@ impl Engine {
         let Some(stage) = &self.stage else { return };
         let (step, width) = (self.staged_step(call), call.width());
         let window = Window { round, from: round * step, to: (round + 1) * step, step };
-        for piece in 0..call.pieces(self.group.size) {
+        let (me, size) = (self.group.rank, self.group.size);
+        for piece in (0..call.pieces(size)).filter(|piece| call.pieces(size) == 1 || *piece != me) {
             let part = call.send_part(piece);
             let (first, count) = window.cut(part);
             let source = call.send.ptr.wrapping_add((part.0 as usize + first) * width);
             let at = self.staged(stage.ptr().as_ptr(), window, piece, width);
-            self.copy_local(source, at, count * width);
+            if call.foreign_writes() {
+                self.copy_but_share(source, at, count, width);
+            } else {
+                self.copy_local(source, at, count * width);
+            }
         }
+    }
+
+    /// Copies the `elements` elements of a window, but for this rank's share, which it reads and writes in place.
+    fn copy_but_share(&self, from: *const u8, to: *mut u8, elements: usize, width: usize) {
+        let (share, end) = share(elements, self.group.size, self.group.rank, width);
+        self.copy_local(from, to, share * width);
+        self.copy_local(from.wrapping_add(end * width), to.wrapping_add(end * width), (elements - end) * width);
+    }
+
+    /// The memory of `rank` as this rank uses it: its own is never staged for itself.
+    fn reach(&self, rank: usize) -> View {
+        let view = self.views[rank];
+        let own = rank == self.group.rank;
+        View { send_staged: view.send_staged && !own, recv_staged: view.recv_staged && !own, ..view }
     }
 
     /// Where a window's piece stands in a staging block.
@@ -271,7 +290,7 @@ impl Engine {
                 engine.sources.clear();
                 engine.outputs.clear();
                 for rank in 0..size {
-                    let view = engine.views[rank];
+                    let view = engine.reach(rank);
                     let source = engine.source(&view, window, 0, 0, width).wrapping_add(offset);
                     engine.sources.push(source);
                     if call.is_sink(rank) {
@@ -287,9 +306,9 @@ impl Engine {
         let copy_out = |engine: &Engine, window: Window| {
             let view = engine.views[me];
             if call.is_sink(me) && view.recv_staged {
-                let bytes = (window.to - window.from) * width;
                 let to = call.recv.ptr.wrapping_add(window.from * width);
-                engine.copy_local(engine.output(&view, window, width), to, bytes);
+                let from = engine.output(&view, window, width);
+                engine.copy_but_share(from, to, window.to - window.from, width);
             }
         };
         self.rounds(call, call.count as usize, choice, work, copy_out)
@@ -316,7 +335,7 @@ impl Engine {
             for first in (0..count).step_by(VISIT / width) {
                 engine.sources.clear();
                 for rank in 0..size {
-                    let view = engine.views[rank];
+                    let view = engine.reach(rank);
                     let source = engine.source(&view, window, me, part.0 as usize, width);
                     engine.sources.push(source.wrapping_add(first * width));
                 }
@@ -355,7 +374,7 @@ impl Engine {
             _ => 0,
         };
         let piece = if call.pieces(size) > 1 { me } else { 0 };
-        let source = self.source(&self.views[rank], window, piece, start, width);
+        let source = self.source(&self.reach(rank), window, piece, start, width);
         let target = call.recv.ptr.wrapping_add((part.0 as usize + from) * width);
         let bytes = count * width;
         for offset in (0..bytes).step_by(VISIT) {
