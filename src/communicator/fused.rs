@@ -8,12 +8,10 @@ use super::Communicator;
 use crate::backend::{Home, Kind, Memory};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
-use crate::element::Element;
 use crate::error::Result;
 use crate::group::Axis;
 use crate::memory::{InPlace, Write, part, sealed::LendMut};
 use crate::reduce::ReduceOp;
-use std::ops::Range;
 use std::sync::PoisonError;
 
 /// Bytes that are reduced as one call: small enough for a second-level cache to hold two ranks' memory.

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Shorter results stay in the cache.
 const LEAST: usize = 512 << 10;
+/// Size classes: powers of two, the last for all that is longer.
+const CLASSES: usize = 32;
 /// Timed calls of each way, of which the fastest counts.
 const TRIALS: u32 = 4;
 /// A streamed result must save this share of the time to be worth being out of the cache.
@@ -24,7 +26,7 @@ struct Trial {
 /// What this rank has measured, by the power of two of the bytes: copies, then reductions.
 #[derive(Default)]
 pub(super) struct Tuning {
-    trials: [[[Trial; 2]; usize::BITS as usize]; 2],
+    trials: [[[Trial; 2]; CLASSES]; 2],
 }
 
 /// A way, and whether its time is worth knowing.
@@ -47,7 +49,7 @@ impl Tuning {
         if bytes < LEAST {
             return Choice::CACHED;
         }
-        let [cached, stream] = self.trials[usize::from(reduces)][bytes.ilog2() as usize];
+        let [cached, stream] = self.trials[usize::from(reduces)][class(bytes)];
         let is_trial = stream.runs < TRIALS;
         let streams = if is_trial { stream.runs < cached.runs } else { stream.best < cached.best * (1.0 - WORTH) };
         Choice { hint: if streams { Hint::Stream } else { Hint::Cached }, reduces, bytes, is_trial }
@@ -55,12 +57,16 @@ impl Tuning {
 
     /// Notes how long a trial took.
     pub(super) fn note(&mut self, choice: Choice, time: Duration) {
-        let ways = &mut self.trials[usize::from(choice.reduces)][choice.bytes.max(1).ilog2() as usize];
+        let ways = &mut self.trials[usize::from(choice.reduces)][class(choice.bytes)];
         let trial = &mut ways[usize::from(choice.hint == Hint::Stream)];
         let each = time.as_nanos() as f64 / choice.bytes.max(1) as f64;
         trial.best = if trial.runs == 0 { each } else { trial.best.min(each) };
         trial.runs += 1;
     }
+}
+
+fn class(bytes: usize) -> usize {
+    (bytes.max(1).ilog2() as usize).min(CLASSES - 1)
 }
 
 #[cfg(test)]
