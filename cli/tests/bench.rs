@@ -140,7 +140,7 @@ fn flags_that_cannot_be_obeyed_are_named() {
         (&["--sizes", "8", "--max", "1K"], "--max"),
         (&["--factor", "1"], "--factor"),
         (&["--iters", "0"], "iterations are auto, or from 1"),
-        (&["--time", "-1"], "--time"),
+        (&["--time=-1"], "seconds are a number from 0 to 3600"),
         (&["--ranks", "0"], "--ranks"),
         (&["--csv", "--json"], "--json"),
         (&["--name", "a,b"], "--name"),
