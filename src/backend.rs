@@ -149,7 +149,7 @@ pub(crate) struct Message {
 /// | kind | `count` | `send` holds | `recv` holds | `root` |
 /// | --- | --- | --- | --- | --- |
 /// | `Barrier` | 0 | none | none | 0 |
-/// | `AllReduce` | elements | `count` | `count` | 0 |
+/// | `AllReduce` | elements | `count` | `count` | 0, or the digest of a fused call's lengths |
 /// | `Reduce` | elements | `count` | `count` on the root, else none | root |
 /// | `Broadcast` | elements | `count` on the root, else none | `count` off the root, else none | root |
 /// | `AllGather` | elements a rank | `count` | `count * n` | 0 |

@@ -18,6 +18,8 @@
 //! | owned, [`all_reduce_async`] | moved: `Vec` or [`DeviceBuffer`] | at once, a [`Pending`](crate::Pending) |
 //! | scoped, [`scope`] and [`Scope::all_reduce`](crate::Scope::all_reduce) | borrowed until the scope ends | at once |
 //!
+//! Many small tensors go as one operation: [`all_reduce_fused`](Communicator::all_reduce_fused).
+//!
 //! The contract:
 //!
 //! - A communicator is one ordered queue. The n-th collective of one rank meets the n-th of every other; a rank that
@@ -75,6 +77,7 @@ mod blocking;
 mod builder;
 mod bytes;
 pub(crate) mod check;
+mod fused;
 mod messages;
 mod owned;
 pub(crate) mod queue;
@@ -103,6 +106,8 @@ pub struct Communicator<A: Axis = World> {
     options: Options,
     /// How many groups of the same members this rank made of this group.
     made: Mutex<HashMap<Box<[usize]>, u64>>,
+    /// Where fused calls pack.
+    room: Mutex<fused::Room>,
     axis: PhantomData<A>,
     _one_queue: OneQueue,
 }
@@ -180,6 +185,7 @@ impl<A: Axis> Communicator<A> {
             queue: Arc::new(Queue::new(backend, place)),
             options,
             made: Mutex::default(),
+            room: Mutex::default(),
             axis: PhantomData,
             _one_queue: OneQueue::new(),
         })

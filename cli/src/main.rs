@@ -1,5 +1,8 @@
-//! The `hccl` command: `hccl run -n 4 -- program args` starts the ranks of one host, `hccl doctor` looks at the machine.
+//! The `hccl` command: `hccl run -n 4 -- program args` starts the ranks of one host, `hccl doctor` looks at the machine,
+//! `hccl bench` measures.
 
+#[cfg(target_os = "linux")]
+mod bench;
 #[cfg(target_os = "linux")]
 mod bench_pipeline;
 #[cfg(target_os = "linux")]
@@ -13,7 +16,7 @@ fn main() -> std::process::ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Bench { what: Bench::Pipeline(args) } => bench_pipeline::run(args),
+        Command::Bench(args) => bench::run(*args),
     }
 }
 
@@ -30,17 +33,7 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Doctor(doctor::Doctor),
-    /// Measures.
-    Bench {
-        #[command(subcommand)]
-        what: Bench,
-    },
-}
-
-#[cfg(target_os = "linux")]
-#[derive(clap::Subcommand)]
-enum Bench {
-    Pipeline(bench_pipeline::Bench),
+    Bench(Box<bench::Bench>),
 }
 
 #[cfg(not(target_os = "linux"))]

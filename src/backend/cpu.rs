@@ -26,6 +26,7 @@ mod shape;
 pub(crate) mod subgroup;
 #[cfg(test)]
 mod tests;
+mod tuning;
 mod wait;
 
 use crate::backend::queue::{Lane, Ordered, Side};

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | calls start in the order given, the n-th belong together | `forms::queue_order`, `messages::order`, `endurance` |
 //! | different calls are a mismatch on both, nothing written | `mismatches` |
-//! | the same bits on every rank | `reductions`, `endurance` |
+//! | the same bits on every rank | `reductions`, `fused`, `endurance` |
 //! | after `Ok` nobody uses the memory | `forms::memory_is_quiet`, and every law that reuses buffers |
 //! | after a failure nobody writes plain memory | `failures::memory_is_quiet` |
 //! | a lost peer, an abort, a deadline end every call with the first cause | `failures`, `deadlines` |
@@ -22,6 +22,7 @@ mod failures;
 #[cfg(target_os = "linux")]
 mod fork;
 mod forms;
+mod fused;
 mod groups;
 mod lengths;
 mod messages;
@@ -126,6 +127,7 @@ laws! {
         all_reduce, all_reduce_into, reduce, reduce_into, reduce_scatter, reduce_scatter_in_place, reduce_scatter_v,
         every_dtype_and_operation, halves_round_once, order_is_by_rank, all_ways_give_the_same_bits,
     }
+    fused { same_bits, few_and_none, lengths_are_compared }
     messages { send_recv, batch, order, ring_of_batches, many_to_one }
     groups { split, lists, duplicates, mesh, drop_orders, groups_of_groups, values_of_another_group }
     forms {

@@ -17,9 +17,11 @@
 use crate::backend::cpu::engine::{Engine, View, mismatch};
 use crate::backend::cpu::kernel::{self, Hint};
 use crate::backend::cpu::shape::share;
+use crate::backend::cpu::tuning::Choice;
 use crate::backend::{Call, Extent, Kind};
 use crate::error::Result;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Bytes of one visit to other ranks' memory: what a failing rank waits for at most.
 const VISIT: usize = 256 << 10;
@@ -45,9 +47,13 @@ impl Window {
 impl Engine {
     /// Copies inside this rank's own memory, or between it and its slot.
     pub(super) fn copy_local(&self, from: *const u8, to: *mut u8, bytes: usize) {
+        self.copy_hinted(from, to, bytes, Hint::Cached);
+    }
+
+    fn copy_hinted(&self, from: *const u8, to: *mut u8, bytes: usize, hint: Hint) {
         if bytes > 0 && from != to.cast_const() {
             // SAFETY: both are valid for `bytes` bytes by the call's contract, and in-place parts are equal or disjoint.
-            unsafe { kernel::copy(from, to, bytes, Hint::Cached) };
+            unsafe { kernel::copy(from, to, bytes, hint) };
         }
     }
 
@@ -151,7 +157,7 @@ impl Engine {
             }
             self.outputs.clear();
             self.outputs.push(call.recv.ptr);
-            self.reduce(call, count as usize);
+            self.reduce(call, count as usize, Hint::Cached);
             return Ok(());
         }
         for rank in 0..size {
@@ -165,13 +171,13 @@ impl Engine {
     }
 
     /// Reduces `elements` elements of `self.sources` into `self.outputs`.
-    fn reduce(&self, call: &Call, elements: usize) {
+    fn reduce(&self, call: &Call, elements: usize, hint: Hint) {
         let Some(op) = call.op else { return };
         if elements > 0 {
             let (sources, outputs) = (&self.sources[..], &self.outputs[..]);
             // SAFETY: all are valid for `elements` elements by the contract of the calls that all ranks made with equal
             // fingerprints; outputs equal sources or are disjoint from them, and no rank writes another's share.
-            unsafe { kernel::reduce_chunk(call.dtype, op, sources, outputs, elements, self.group.size, Hint::Cached) };
+            unsafe { kernel::reduce_chunk(call.dtype, op, sources, outputs, elements, self.group.size, hint) };
         }
     }
 
@@ -194,13 +200,32 @@ impl Engine {
         let Some(stage) = &self.stage else { return };
         let (step, width) = (self.staged_step(call), call.width());
         let window = Window { round, from: round * step, to: (round + 1) * step, step };
-        for piece in 0..call.pieces(self.group.size) {
+        let (me, size) = (self.group.rank, self.group.size);
+        for piece in (0..call.pieces(size)).filter(|piece| call.pieces(size) == 1 || *piece != me) {
             let part = call.send_part(piece);
             let (first, count) = window.cut(part);
             let source = call.send.ptr.wrapping_add((part.0 as usize + first) * width);
             let at = self.staged(stage.ptr().as_ptr(), window, piece, width);
-            self.copy_local(source, at, count * width);
+            if call.foreign_writes() {
+                self.copy_but_share(source, at, count, width);
+            } else {
+                self.copy_local(source, at, count * width);
+            }
         }
+    }
+
+    /// Copies the `elements` elements of a window, but for this rank's share, which it reads and writes in place.
+    fn copy_but_share(&self, from: *const u8, to: *mut u8, elements: usize, width: usize) {
+        let (share, end) = share(elements, self.group.size, self.group.rank, width);
+        self.copy_local(from, to, share * width);
+        self.copy_local(from.wrapping_add(end * width), to.wrapping_add(end * width), (elements - end) * width);
+    }
+
+    /// The memory of `rank` as this rank uses it: its own is never staged for itself.
+    fn reach(&self, rank: usize) -> View {
+        let view = self.views[rank];
+        let own = rank == self.group.rank;
+        View { send_staged: view.send_staged && !own, recv_staged: view.recv_staged && !own, ..view }
     }
 
     /// Where a window's piece stands in a staging block.
@@ -222,6 +247,7 @@ impl Engine {
         &mut self,
         call: &Call,
         longest: usize,
+        choice: Choice,
         mut work: impl FnMut(&mut Self, Window) -> Result<()>,
         mut copy_out: impl FnMut(&Self, Window),
     ) -> Result<()> {
@@ -230,7 +256,12 @@ impl Engine {
         for round in 0..rounds {
             let from = round.saturating_mul(step);
             let window = Window { round, from, to: from.saturating_add(step).min(longest), step };
+            // What is staged takes many rounds, and its time is not that of the stores.
+            let start = (choice.is_trial && rounds == 1).then(Instant::now);
             work(self, window)?;
+            if let Some(start) = start {
+                self.tuning.note(choice, start.elapsed());
+            }
             if round + 1 < rounds && self.views[self.group.rank].send_staged {
                 self.stage_in(call, round + 1);
             }
@@ -240,9 +271,18 @@ impl Engine {
         Ok(())
     }
 
+    /// How to write results of `bytes` bytes a rank: possibly around the cache, unless one lands where it was read from.
+    fn choose(&self, call: &Call, bytes: usize) -> Choice {
+        let reduces = call.op.is_some();
+        let apart = |view: &View| !view.recv_staged && (view.send_staged || view.send != view.recv);
+        let apart = (0..self.group.size).all(|rank| !call.is_sink(rank) || apart(&self.views[rank]));
+        if apart { self.tuning.choose(reduces, bytes) } else { Choice::CACHED }
+    }
+
     /// all_reduce and reduce.
     pub(super) fn reduce_rounds(&mut self, call: &Call) -> Result<()> {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
+        let choice = self.choose(call, (call.count as usize).saturating_mul(width));
         let work = |engine: &mut Engine, window: Window| {
             let (from, to) = share(window.to - window.from, size, me, width);
             for first in (from..to).step_by(VISIT / width) {
@@ -250,7 +290,7 @@ impl Engine {
                 engine.sources.clear();
                 engine.outputs.clear();
                 for rank in 0..size {
-                    let view = engine.views[rank];
+                    let view = engine.reach(rank);
                     let source = engine.source(&view, window, 0, 0, width).wrapping_add(offset);
                     engine.sources.push(source);
                     if call.is_sink(rank) {
@@ -259,19 +299,19 @@ impl Engine {
                     }
                 }
                 let elements = (to - first).min(VISIT / width);
-                engine.group.visit(|| engine.reduce(call, elements))?;
+                engine.group.visit(|| engine.reduce(call, elements, choice.hint))?;
             }
             Ok(())
         };
         let copy_out = |engine: &Engine, window: Window| {
             let view = engine.views[me];
             if call.is_sink(me) && view.recv_staged {
-                let bytes = (window.to - window.from) * width;
                 let to = call.recv.ptr.wrapping_add(window.from * width);
-                engine.copy_local(engine.output(&view, window, width), to, bytes);
+                let from = engine.output(&view, window, width);
+                engine.copy_but_share(from, to, window.to - window.from, width);
             }
         };
-        self.rounds(call, call.count as usize, work, copy_out)
+        self.rounds(call, call.count as usize, choice, work, copy_out)
     }
 
     /// Where the result of a window goes in the memory of a rank that gets it.
@@ -288,38 +328,41 @@ impl Engine {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
         let part = call.send_part(me);
         let longest = (0..size).map(|piece| call.send_part(piece).1).max().unwrap_or(0) as usize;
+        let in_place = call.send.ptr.wrapping_add(part.0 as usize * width) == call.recv.ptr;
+        let choice = if in_place { Choice::CACHED } else { self.choose(call, longest.saturating_mul(width * size)) };
         let work = |engine: &mut Engine, window: Window| {
             let (from, count) = window.cut(part);
             for first in (0..count).step_by(VISIT / width) {
                 engine.sources.clear();
                 for rank in 0..size {
-                    let view = engine.views[rank];
+                    let view = engine.reach(rank);
                     let source = engine.source(&view, window, me, part.0 as usize, width);
                     engine.sources.push(source.wrapping_add(first * width));
                 }
                 engine.outputs.clear();
                 engine.outputs.push(call.recv.ptr.wrapping_add((from + first) * width));
                 let elements = (count - first).min(VISIT / width);
-                engine.group.visit(|| engine.reduce(call, elements))?;
+                engine.group.visit(|| engine.reduce(call, elements, choice.hint))?;
             }
             Ok(())
         };
-        self.rounds(call, longest, work, |_, _| {})
+        self.rounds(call, longest, choice, work, |_, _| {})
     }
 
     /// Everything that moves without reducing.
     pub(super) fn exchange_rounds(&mut self, call: &Call) -> Result<()> {
         let (me, size) = (self.group.rank, self.group.size);
         let longest = self.longest_part(call);
+        let choice = self.choose(call, call.recv.bytes);
         let work = |engine: &mut Engine, window: Window| {
             // Each rank starts with its right neighbour, so that not all read the same memory at once.
-            (0..size).map(|i| (me + i) % size).try_for_each(|rank| engine.pull(call, window, rank))
+            (0..size).map(|i| (me + i) % size).try_for_each(|rank| engine.pull(call, window, rank, choice.hint))
         };
-        self.rounds(call, longest, work, |_, _| {})
+        self.rounds(call, longest, choice, work, |_, _| {})
     }
 
     /// Copies a window of what `rank` has for this rank.
-    fn pull(&self, call: &Call, window: Window, rank: usize) -> Result<()> {
+    fn pull(&self, call: &Call, window: Window, rank: usize, hint: Hint) -> Result<()> {
         let (me, size, width) = (self.group.rank, self.group.size, call.width());
         let part = call.recv_part(rank, me);
         let (from, count) = window.cut(part);
@@ -331,12 +374,12 @@ impl Engine {
             _ => 0,
         };
         let piece = if call.pieces(size) > 1 { me } else { 0 };
-        let source = self.source(&self.views[rank], window, piece, start, width);
+        let source = self.source(&self.reach(rank), window, piece, start, width);
         let target = call.recv.ptr.wrapping_add((part.0 as usize + from) * width);
         let bytes = count * width;
         for offset in (0..bytes).step_by(VISIT) {
             let (source, target) = (source.wrapping_add(offset), target.wrapping_add(offset));
-            self.group.visit(|| self.copy_local(source, target, (bytes - offset).min(VISIT)))?;
+            self.group.visit(|| self.copy_hinted(source, target, (bytes - offset).min(VISIT), hint))?;
         }
         Ok(())
     }

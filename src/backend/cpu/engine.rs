@@ -11,8 +11,9 @@ use crate::backend::cpu::fingerprint::Fingerprint;
 use crate::backend::cpu::group::Group;
 use crate::backend::cpu::heap::Block;
 use crate::backend::cpu::memory::{Memories, Place};
+use crate::backend::cpu::tuning::Tuning;
 use crate::backend::cpu::wait::{Claim, On};
-use crate::backend::{Call, Failure, Home, Kind};
+use crate::backend::{Call, Failure, Home, Kind, Memory};
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +37,7 @@ pub(crate) struct Engine {
     pub(super) views: Vec<View>,
     pub(super) sources: Vec<*const u8>,
     pub(super) outputs: Vec<*mut u8>,
+    pub(super) tuning: Tuning,
 }
 
 // SAFETY: the pointers are scratch of one call; between calls they mean nothing.
@@ -80,6 +82,7 @@ impl Engine {
             views: vec![View::NONE; size],
             sources: Vec::with_capacity(size),
             outputs: Vec::with_capacity(size),
+            tuning: Tuning::default(),
             group,
         }
     }
@@ -167,9 +170,14 @@ impl Engine {
         if visited && let Some(stage) = self.stage.take() {
             stage.retire();
         }
-        // Only reductions that every rank writes to all others put a peer's stores into our memory.
-        let written = matches!(call.kind, Kind::AllReduce | Kind::Reduce) && call.recv.bytes > 0;
-        let reachable = visited && written && call.recv.home != Home::Private;
+        // Reductions that every rank writes to all others put a peer's stores into our memory, and so do messages.
+        let heap = |memory: &Memory| memory.bytes > 0 && memory.home != Home::Private;
+        let written = match call.kind {
+            Kind::AllReduce | Kind::Reduce | Kind::Recv => heap(&call.recv),
+            Kind::BatchSendRecv => call.messages.iter().any(|message| !message.sends && heap(&message.memory)),
+            _ => false,
+        };
+        let reachable = visited && written;
         Failure { error: error.at(call.kind.name(), self.group.rank, self.group.size), reachable }
     }
 

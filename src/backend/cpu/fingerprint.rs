@@ -40,6 +40,9 @@ impl Fingerprint {
         if matches!(kind, Kind::Reduce | Kind::Broadcast | Kind::Scatter | Kind::Gather) {
             parts.push(format!("root {}", self.call >> 32));
         }
+        if *kind == Kind::AllReduce && self.call >> 32 != 0 {
+            parts.push(format!("fused, digest of the lengths {:08x}", self.call >> 32));
+        }
         format!("{}({})", kind.name(), parts.join(", "))
     }
 }

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | up to `MAIL_INLINE` bytes | inside the outbox |
 //! | memory that the receiver reaches | copied once, by the receiver |
+//! | the same, from [`SHARED`] bytes on, when the sender reaches the receiver's too | copied once, half by each side |
 //! | plain memory of another process | through a ring of chunks in the sender's heap (the bounce block) |
 //!
 //! A send is complete when the receiver has everything: it never completes unmatched.
@@ -29,6 +30,10 @@ use std::sync::atomic::fence;
 const VISIT: usize = 256 << 10;
 /// Chunks of a bounce block.
 const RING: u64 = 4;
+/// From this many bytes on, both sides copy: half the time for one more exchange of a cache line.
+const SHARED: usize = 32 << 10;
+/// Flag of `Inbox::what`: the sender reaches the memory asked for.
+const REACHABLE: u64 = 1 << 8;
 
 /// How the data of a message travels; codes stand in `Outbox::what`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,9 @@ struct Transfer {
     bounce: Option<Block>,
     /// Chunks filled or taken so far.
     chunks: u64,
+    /// The message travels as [`Way::Direct`], and this side has copied its half.
+    direct: bool,
+    half_done: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +96,8 @@ impl Engine {
             state: State::Queued,
             bounce: None,
             chunks: 0,
+            direct: false,
+            half_done: false,
         };
         // One message, the usual case, needs no list on the heap.
         if let [message] = messages {
@@ -163,7 +173,10 @@ impl Engine {
         // SYNC POINT requests: pairs with the fence in `compare_message`. A sender that still looks at the last request
         // and reads a word of this one sees `done` of the last.
         fence(Release);
-        inbox.what.store(transfer.message.dtype as u64, Relaxed);
+        let place = Place::of(&transfer.message.memory, self.group.threads);
+        let reach = place.map_or(0, |place| REACHABLE | (u64::from(place.arena) << 32));
+        inbox.what.store(transfer.message.dtype as u64 | reach, Relaxed);
+        inbox.place.store(place.map_or(0, |place| place.offset), Relaxed);
         inbox.count.store(transfer.message.count, Relaxed);
         inbox.taken.store(0, Relaxed);
         inbox.posted.store(transfer.number, Release);
@@ -176,6 +189,7 @@ impl Engine {
             Some(place) => (Way::Direct, place),
             None => (Way::Bounce, self.bounce(transfer)?),
         };
+        transfer.direct = way == Way::Direct;
         let outbox = &self.mail(transfer).outbox;
         if way == Way::Inline {
             self.copy_local(transfer.message.memory.ptr, outbox.inline.as_ptr().cast_mut().cast(), bytes);
@@ -236,7 +250,7 @@ impl Engine {
             transfer.state = State::Matched;
         }
         if transfer.message.sends {
-            self.advance_send(transfer)
+            self.advance_send(transfer)?
         } else {
             self.advance_recv(transfer)?
         }
@@ -285,11 +299,43 @@ impl Engine {
         transfer.bounce.is_some() && self.chunk(transfer).1 > 0 && transfer.chunks < taken.saturating_add(RING)
     }
 
-    fn advance_send(&self, transfer: &mut Transfer) {
+    /// The first byte of the half that the sender copies, at a multiple of a page.
+    fn half(bytes: usize) -> usize {
+        (bytes / 2).next_multiple_of(4096)
+    }
+
+    /// Writes the sender's half of a large message, if the receiver offers its memory for that.
+    fn give_half(&mut self, transfer: &mut Transfer) -> Result<()> {
+        let bytes = transfer.bytes();
+        if !transfer.direct || transfer.half_done || bytes < SHARED {
+            return Ok(());
+        }
+        let peer = transfer.message.peer as usize;
+        let group = self.group.clone();
+        let mail = group.segment.mail(group.rank, peer);
+        let (what, offset) = (mail.inbox.what.load(Relaxed), mail.inbox.place.load(Relaxed));
+        // SYNC POINT requests: what was read belongs to this message unless it is finished, which it cannot be before
+        // this half is there.
+        fence(Acquire);
+        if mail.inbox.done.load(Relaxed) >= transfer.number || what & REACHABLE == 0 {
+            return Ok(());
+        }
+        let target = self.memories.resolve(peer, Place { arena: (what >> 32) as u32, offset }, bytes)?;
+        let half = Self::half(bytes);
+        let source = transfer.message.memory.ptr.cast_const();
+        self.take(source.wrapping_add(half), target.wrapping_add(half), bytes - half)?;
+        transfer.half_done = true;
+        mail.outbox.filled.store(1, Release);
+        group.ring();
+        Ok(())
+    }
+
+    fn advance_send(&mut self, transfer: &mut Transfer) -> Result<()> {
+        self.give_half(transfer)?;
         let mail = self.mail(transfer);
         while self.may_fill(transfer, mail) {
             let (start, bytes) = self.chunk(transfer);
-            let Some(bounce) = &transfer.bounce else { return };
+            let Some(bounce) = &transfer.bounce else { return Ok(()) };
             let slot = (transfer.chunks % RING) as usize * self.group.stage();
             let source = transfer.message.memory.ptr.wrapping_add(start);
             self.copy_local(source, bounce.ptr().as_ptr().wrapping_add(slot), bytes);
@@ -301,6 +347,7 @@ impl Engine {
             transfer.state = State::Done;
             transfer.bounce = None;
         }
+        Ok(())
     }
 
     fn advance_recv(&mut self, transfer: &mut Transfer) -> Result<()> {
@@ -312,8 +359,15 @@ impl Engine {
         let Memory { ptr: target, bytes, .. } = transfer.message.memory;
         match (what >> 8) as u8 {
             code if code == Way::Direct as u8 => {
-                let source = self.memories.resolve(peer, place, bytes)?.cast_const();
-                self.take(source, target, bytes)?;
+                let shared = bytes >= SHARED && Place::of(&transfer.message.memory, group.threads).is_some();
+                if !transfer.half_done {
+                    let source = self.memories.resolve(peer, place, bytes)?.cast_const();
+                    self.take(source, target, if shared { Self::half(bytes) } else { bytes })?;
+                    transfer.half_done = true;
+                }
+                if shared && mail.outbox.filled.load(Acquire) == 0 {
+                    return Ok(());
+                }
             }
             code if code == Way::Bounce as u8 => {
                 let ring = RING as usize * group.stage();
@@ -338,14 +392,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies from the sender's memory in short visits.
+    /// Copies between the two sides' memory in short visits.
     fn take(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<()> {
         for offset in (0..bytes).step_by(VISIT) {
             let (from, to, length) =
                 (source.wrapping_add(offset), target.wrapping_add(offset), VISIT.min(bytes - offset));
             self.group.visit(|| {
-                // SAFETY: the sender's memory was checked by `resolve` (or is an address of this process whose owner
-                // waits), the target is ours by the call's contract.
+                // SAFETY: the other side's memory was checked by `resolve` (or is an address of this process whose owner
+                // waits), this side's is ours by the call's contract; the halves of a shared copy do not overlap.
                 unsafe { kernel::copy(from, to, length, Hint::Cached) }
             })?;
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! header        magic, layout, size, id │ failed │ sleepers
 //! cell[rank]    arrive │ visiting │ life │ bell, sleeping │ blocked │ cause │ place
-//! slot[rank][2] stamp, fingerprint, addresses or 32 bytes of data │ data up to INLINE bytes │ table of a V call
+//! slot[rank][2] stamp, fingerprint, addresses or 96 bytes of data │ data up to INLINE bytes │ table of a V call
 //! mail[from][to] sender: posted, what, data │ receiver: posted, what, done
 //! ```
 //!
@@ -16,7 +16,7 @@ use crate::sys::SharedMemory;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Changes with every change of the layout: ranks built from different versions refuse each other.
-pub(crate) const LAYOUT: u32 = 2;
+pub(crate) const LAYOUT: u32 = 3;
 /// Most ranks of one group on one host.
 pub(crate) const MAX_RANKS: usize = 256;
 /// Bytes of data that travel inside a slot.
@@ -136,8 +136,8 @@ pub(crate) struct Slot {
     pub(crate) count: AtomicU64,
     /// Where the memory is.
     pub(crate) place: AtomicU64,
-    /// The data when it is at most 32 bytes, else addresses.
-    pub(crate) small: [AtomicU64; 4],
+    /// The data when it is at most 96 bytes, else addresses.
+    pub(crate) small: [AtomicU64; 12],
 }
 
 /// The sender's side of a mailbox.
@@ -153,7 +153,7 @@ pub(crate) struct Outbox {
     pub(crate) count: AtomicU64,
     /// Address or offset of the data.
     pub(crate) place: AtomicU64,
-    /// Chunks that the sender has put into the bounce block.
+    /// Chunks that the sender has put into the bounce block; 1 when it has written its half of a shared copy.
     pub(crate) filled: AtomicU64,
     padding: [AtomicU64; 10],
     /// Data of short messages.
@@ -167,10 +167,12 @@ pub(crate) struct Inbox {
     pub(crate) posted: AtomicU64,
     /// Number of the last message that the receiver's running call asks for before it ends.
     pub(crate) planned: AtomicU64,
-    /// dtype.
+    /// dtype, and where the memory asked for is, if the sender reaches it.
     pub(crate) what: AtomicU64,
     /// Elements.
     pub(crate) count: AtomicU64,
+    /// Address or offset of the memory asked for.
+    pub(crate) place: AtomicU64,
     /// Number of the last message received whole.
     pub(crate) done: AtomicU64,
     /// Chunks that the receiver has taken out of the bounce block.
@@ -312,7 +314,7 @@ impl Segment {
         unsafe { self.at(self.slot_offset(rank, number)) }
     }
 
-    /// First byte of the data of a slot: the 32 bytes beside the stamp, or the area when there are more.
+    /// First byte of the data of a slot: the 96 bytes beside the stamp, or the area when there are more.
     pub(crate) fn slot_data(&self, rank: usize, number: u64, bytes: usize) -> *mut u8 {
         assert!(bytes <= INLINE);
         let slot = self.slot(rank, number);

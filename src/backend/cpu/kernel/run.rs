@@ -36,9 +36,17 @@ pub(super) unsafe fn run<K: Fold<A>, A: Arch>(call: &Call<'_>) {
     let lines = bytes / LINE;
     match (call.sources, call.outputs, call.hint) {
         // SAFETY: invariants (1) and (2); `lines` whole lines lie inside.
-        (&[a, b], &[out], Hint::Cached) => unsafe { pair::<K, A, 1>([a, b], [out], lines, call.ranks) },
+        (&[a, b], &[out], Hint::Cached) => unsafe { pair::<K, A, 1, false>([a, b], [out], lines, call.ranks) },
         // SAFETY: as above.
-        (&[a, b], &[x, y], Hint::Cached) => unsafe { pair::<K, A, 2>([a, b], [x, y], lines, call.ranks) },
+        (&[a, b], &[x, y], Hint::Cached) => unsafe { pair::<K, A, 2, false>([a, b], [x, y], lines, call.ranks) },
+        // SAFETY: as above, and the output starts at a line of memory.
+        (&[a, b], &[out], Hint::Stream) if at_line(out) => unsafe {
+            pair::<K, A, 1, true>([a, b], [out], lines, call.ranks)
+        },
+        // SAFETY: as above.
+        (&[a, b], &[x, y], Hint::Stream) if at_line(x) && at_line(y) => unsafe {
+            pair::<K, A, 2, true>([a, b], [x, y], lines, call.ranks)
+        },
         // SAFETY: as above.
         _ => unsafe { blocks::<K, A>(call, lines) },
     }
@@ -48,9 +56,13 @@ pub(super) unsafe fn run<K: Fold<A>, A: Arch>(call: &Call<'_>) {
     }
 }
 
-/// Two sources in registers, no scratch.
+fn at_line(output: *mut u8) -> bool {
+    output.addr().is_multiple_of(LINE)
+}
+
+/// Two sources in registers, no scratch. With `STREAM` the outputs are multiples of [`LINE`].
 #[inline(always)]
-unsafe fn pair<K: Fold<A>, A: Arch, const OUTPUTS: usize>(
+unsafe fn pair<K: Fold<A>, A: Arch, const OUTPUTS: usize, const STREAM: bool>(
     sources: [*const u8; 2],
     outputs: [*mut u8; OUTPUTS],
     lines: usize,
@@ -63,8 +75,14 @@ unsafe fn pair<K: Fold<A>, A: Arch, const OUTPUTS: usize>(
         let b = unsafe { load::<K, A>(sources[1], line * LINE) };
         let result = K::close(K::fold(K::open(a), K::open(b)), ranks);
         for output in outputs {
-            // SAFETY: the caller's `lines` lines lie inside the outputs.
-            unsafe { store::<K, A>(output, line * LINE, result) };
+            if STREAM {
+                let to = output.wrapping_add(line * LINE);
+                // SAFETY: a chunk is a line; the caller's `lines` lines lie inside the outputs, which start at lines.
+                unsafe { A::stream_line((&raw const result).cast(), to) };
+            } else {
+                // SAFETY: the caller's `lines` lines lie inside the outputs.
+                unsafe { store::<K, A>(output, line * LINE, result) };
+            }
         }
     }
 }
