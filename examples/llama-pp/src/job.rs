@@ -54,7 +54,7 @@ impl Job {
                 model::check_share(&config, world)?;
                 vec![0..config.layers; world]
             }
-            Parallel::None => vec![0..config.layers],
+            Parallel::None => std::iter::once(0..config.layers).collect(),
         };
         let slots = args.slots(world);
         let dtype = match args.dtype {
