@@ -49,12 +49,11 @@ impl Job {
             return Err(Failure::Usage(problem));
         }
         let layers = match parallel {
-            Parallel::Pp => split::layers(&config, world)?,
+            Parallel::Pp | Parallel::None => split::layers(&config, world)?,
             Parallel::Tp => {
                 model::check_share(&config, world)?;
                 vec![0..config.layers; world]
             }
-            Parallel::None => std::iter::once(0..config.layers).collect(),
         };
         let slots = args.slots(world);
         let dtype = match args.dtype {

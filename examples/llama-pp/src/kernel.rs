@@ -23,6 +23,8 @@ use half::{bf16, f16};
 const VECTORS: usize = 4;
 /// Rows that one pass takes.
 const ROWS: usize = 4;
+/// Bytes of weights that go over all vectors before the next ones do.
+const PANEL: usize = 256 << 10;
 
 /// An element of weights.
 pub(crate) trait Weight: Copy + Send + Sync + Default + lanes::Lanes + 'static {
@@ -140,44 +142,42 @@ impl Isa {
     /// For each of the rows of `weights`, one after the other of `cols` elements each, its sums with the `batch`
     /// vectors of `x`: `out[row * batch + vector]`.
     pub(crate) fn products<W: Weight>(self, weights: &[W], cols: usize, x: &[f32], batch: usize, out: &mut [f32]) {
-        let mut weights = weights.chunks_exact(ROWS * cols);
-        let mut out = out.chunks_exact_mut(ROWS * batch);
-        for (weights, out) in weights.by_ref().zip(out.by_ref()) {
-            let rows: [&[W]; ROWS] = std::array::from_fn(|row| &weights[row * cols..][..cols]);
-            self.sums(rows, x, batch, out);
-        }
-        for (row, out) in weights.remainder().chunks_exact(cols).zip(out.into_remainder().chunks_exact_mut(batch)) {
-            self.sums([row], x, batch, out);
-        }
-    }
-
-    fn sums<W: Weight, const R: usize>(self, rows: [&[W]; R], x: &[f32], batch: usize, out: &mut [f32]) {
-        let mut at = 0;
-        while at + VECTORS <= batch {
-            self.sums_of::<W, R, VECTORS>(rows, x, batch, at, out);
-            at += VECTORS;
-        }
-        match batch - at {
-            1 => self.sums_of::<W, R, 1>(rows, x, batch, at, out),
-            2 => self.sums_of::<W, R, 2>(rows, x, batch, at, out),
-            3 => self.sums_of::<W, R, 3>(rows, x, batch, at, out),
-            _ => (),
+        // Rows that stay in the second cache while four vectors after four, which stay in the first, go over them.
+        let panel = (PANEL / (cols * size_of::<W>())).next_multiple_of(ROWS).max(ROWS);
+        for (weights, out) in weights.chunks(panel * cols).zip(out.chunks_mut(panel * batch)) {
+            for at in (0..batch).step_by(VECTORS) {
+                match batch - at {
+                    1 => self.sums::<W, 1>(weights, cols, x, batch, at, out),
+                    2 => self.sums::<W, 2>(weights, cols, x, batch, at, out),
+                    3 => self.sums::<W, 3>(weights, cols, x, batch, at, out),
+                    _ => self.sums::<W, VECTORS>(weights, cols, x, batch, at, out),
+                }
+            }
         }
     }
 
-    fn sums_of<W: Weight, const R: usize, const N: usize>(
+    /// [`products`](Isa::products) with `N` of the vectors, from `at` on.
+    fn sums<W: Weight, const N: usize>(
         self,
-        rows: [&[W]; R],
+        weights: &[W],
+        cols: usize,
         x: &[f32],
         batch: usize,
         at: usize,
         out: &mut [f32],
     ) {
-        let cols = rows[0].len();
         let vectors: [&[f32]; N] = std::array::from_fn(|vector| &x[(at + vector) * cols..][..cols]);
-        let sums = self.tile(rows, vectors);
-        for (row, sums) in sums.iter().enumerate() {
-            out[row * batch + at..][..N].copy_from_slice(sums);
+        let mut weights = weights.chunks_exact(ROWS * cols);
+        let mut out = out.chunks_exact_mut(ROWS * batch);
+        for (weights, out) in weights.by_ref().zip(out.by_ref()) {
+            let rows: [&[W]; ROWS] = std::array::from_fn(|row| &weights[row * cols..][..cols]);
+            for (sums, out) in self.tile(rows, vectors).iter().zip(out.chunks_exact_mut(batch)) {
+                out[at..at + N].copy_from_slice(sums);
+            }
+        }
+        for (row, out) in weights.remainder().chunks_exact(cols).zip(out.into_remainder().chunks_exact_mut(batch)) {
+            let [sums] = self.tile([row], vectors);
+            out[at..at + N].copy_from_slice(&sums);
         }
     }
 }

@@ -10,6 +10,7 @@
 //! group of texts that are computed together. With as many groups as ranks, all ranks compute at once. A step's plan
 //! travels in front of its activations, so that every rank knows whose keys and values the rows belong to; rank 0
 //! decides it, the last rank chooses the tokens, and nobody decides anything alone.
+#![allow(clippy::useless_conversion, reason = "the stage macro takes errors of any type, these stages' own too")]
 
 use hccl::pipeline::{self, Act, Dyn, Reply, Said, StageResult, Turn};
 use hccl::{Communicator, World};

@@ -97,13 +97,20 @@ fn tile512_inner<W: Weight, const R: usize, const N: usize>(rows: [&[W]; R], vec
     let x = vectors.map(|vector| &vector.as_chunks::<16>().0[..chunks]);
     let mut sums = [[_mm512_setzero_ps(); N]; R];
     for at in 0..chunks {
-        // SAFETY: this function has AVX-512F.
-        let x: [__m512; N] = std::array::from_fn(|vector| unsafe { f32::load512(&x[vector][at]) });
-        for row in 0..R {
+        let mut wide = [_mm512_setzero_ps(); N];
+        for vector in 0..N {
+            // SAFETY: `at` is below the length of all, `chunks`.
+            let chunk = unsafe { x[vector].get_unchecked(at) };
             // SAFETY: this function has AVX-512F.
-            let w = unsafe { W::load512(&w[row][at]) };
+            wide[vector] = unsafe { f32::load512(chunk) };
+        }
+        for row in 0..R {
+            // SAFETY: `at` is below the length of all, `chunks`.
+            let chunk = unsafe { w[row].get_unchecked(at) };
+            // SAFETY: this function has AVX-512F.
+            let w = unsafe { W::load512(chunk) };
             for vector in 0..N {
-                sums[row][vector] = _mm512_fmadd_ps(w, x[vector], sums[row][vector]);
+                sums[row][vector] = _mm512_fmadd_ps(w, wide[vector], sums[row][vector]);
             }
         }
     }
@@ -144,13 +151,20 @@ fn tile256_inner<W: Weight, const R: usize, const N: usize>(rows: [&[W]; R], vec
     let x = vectors.map(|vector| &vector.as_chunks::<8>().0[..chunks]);
     let mut sums = [[_mm256_setzero_ps(); N]; R];
     for at in 0..chunks {
-        // SAFETY: this function has AVX2.
-        let x: [__m256; N] = std::array::from_fn(|vector| unsafe { f32::load256(&x[vector][at]) });
+        let mut wide = [_mm256_setzero_ps(); N];
+        for vector in 0..N {
+            // SAFETY: `at` is below the length of all, `chunks`.
+            let chunk = unsafe { x[vector].get_unchecked(at) };
+            // SAFETY: this function has AVX2.
+            wide[vector] = unsafe { f32::load256(chunk) };
+        }
         for row in 0..R {
+            // SAFETY: `at` is below the length of all, `chunks`.
+            let chunk = unsafe { w[row].get_unchecked(at) };
             // SAFETY: this function has AVX2 and F16C.
-            let w = unsafe { W::load256(&w[row][at]) };
+            let w = unsafe { W::load256(chunk) };
             for vector in 0..N {
-                sums[row][vector] = _mm256_fmadd_ps(w, x[vector], sums[row][vector]);
+                sums[row][vector] = _mm256_fmadd_ps(w, wide[vector], sums[row][vector]);
             }
         }
     }
