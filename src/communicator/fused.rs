@@ -77,7 +77,7 @@ impl<A: Axis> Communicator<A> {
             room => room.insert(DeviceBuffer::zeros(Device::Cpu, ROOM / size_of::<u64>())?),
         };
         let memory = room.write().memory;
-        let bytes = each(bufs, memory, |tensor, packed| copy(tensor, packed));
+        let bytes = each(bufs, memory, copy);
         let packed = Write::of::<B::Elem>(part(memory, 0, bytes), bytes / size_of::<B::Elem>());
         let mut call = self.place().all_reduce(packed, Op::KIND)?;
         call.call.root = lengths;
