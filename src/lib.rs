@@ -33,7 +33,7 @@
 //! | run ranks as threads | [`local`](mod@local) |
 //! | talk within part of the ranks | [`Communicator::split`], [`Communicator::group`], [`mesh`] |
 //! | know the element types and operations | [`element`], [`reduce`] |
-//! | plan a pipeline of stages and microbatches | [`pipeline`] |
+//! | declare a pipeline, train it, run it, generate with it | [`pipeline`](mod@pipeline), [its guide](pipeline::guide) |
 //! | hold memory that moves without a copy | [`buffer`] |
 //! | understand an error | [`error`] |
 //! | set deadlines | [`options`] |

@@ -11,6 +11,7 @@ impl Embed {
 }
 const _: () = {
     #[automatically_derived]
+    #[allow(clippy::useless_conversion)]
     impl ::hccl::pipeline::Stage for Embed {
         type In = Act<u32, (Batch,)>;
         type Out = Act<f32, (Batch, Hidden)>;

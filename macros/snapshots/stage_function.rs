@@ -5,6 +5,7 @@ pub(crate) fn to_hidden(x: X) -> StageResult<Y> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ToHidden;
 #[automatically_derived]
+#[allow(clippy::useless_conversion)]
 impl ::hccl::pipeline::Stage for ToHidden {
     type In = X;
     type Out = Y;

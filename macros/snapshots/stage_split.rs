@@ -12,6 +12,7 @@ impl Linear {
 }
 const _: () = {
     #[automatically_derived]
+    #[allow(clippy::useless_conversion)]
     impl ::hccl::pipeline::Train for Linear {
         type In = X;
         type Out = X;
@@ -45,6 +46,7 @@ const _: () = {
         }
     }
     #[automatically_derived]
+    #[allow(clippy::useless_conversion)]
     impl ::hccl::pipeline::SplitTrain for Linear {
         type Queued = (X, X);
         fn backward_input(

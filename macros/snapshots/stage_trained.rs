@@ -11,6 +11,7 @@ where
 }
 const _: () = {
     #[automatically_derived]
+    #[allow(clippy::useless_conversion)]
     impl<T: Copy> renamed::hccl::pipeline::Train for Scale<T>
     where
         T: Send,

@@ -72,6 +72,7 @@ pub(crate) fn stage(model: &Stage) -> TokenStream {
     quote! {
         const _: () = {
             #[automatically_derived]
+            #[allow(clippy::useless_conversion)]
             #own
         };
     }
@@ -148,6 +149,7 @@ fn split(model: &Stage, saved: &syn::Type, queued: &syn::Type, whole: bool, call
         #train
 
         #[automatically_derived]
+        #[allow(clippy::useless_conversion)]
         impl #impl_generics #krate::pipeline::SplitTrain for #ty #where_clause {
             type Queued = #queued;
 
@@ -178,6 +180,7 @@ pub(crate) fn function_stage(model: &FunctionStage, item: &ItemFn) -> TokenStrea
         #visibility struct #name;
 
         #[automatically_derived]
+        #[allow(clippy::useless_conversion)]
         impl #krate::pipeline::Stage for #name {
             type In = #input;
             type Out = #output;

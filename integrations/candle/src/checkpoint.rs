@@ -62,6 +62,16 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 
 /// How far a rank has come: what a run needs besides weights and optimizer to continue.
+///
+/// ```
+/// use hccl_candle::{Progress, sampler::Sampler};
+/// let mut sampler = Sampler::new(10, 0, 2, 2).map_err(|err| std::io::Error::other(err))?;
+/// sampler.next_batch();
+/// let state = sampler.state();
+/// let progress = Progress { step: 1, epoch: state.epoch, position: state.step as u64, ..Progress::default() };
+/// assert_eq!((progress.position, progress.random.len()), (1, 0));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Optimizer steps taken, the same on all ranks.
@@ -77,6 +87,27 @@ pub struct Progress {
 }
 
 /// What [`Checkpoints::load_latest`] took over.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{Checkpoints, DataParallel, Options, Progress, Sgd, SgdConfig};
+/// let dir = std::env::temp_dir().join(format!("hccl-candle-loaded-{}", std::process::id()));
+/// let changed = hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let mut sgd = Sgd::new(dp.parameters(), SgdConfig { lr: 0.5, ..SgdConfig::default() })?;
+///     let checkpoints = Checkpoints::open(&dir)?;
+///     checkpoints.save(&dp, &sgd, &Progress { step: 3, ..Progress::default() })?;
+///     sgd = Sgd::new(dp.parameters(), SgdConfig { lr: 0.25, ..SgdConfig::default() })?; // a run with another rate
+///     let loaded = checkpoints.load_latest(&mut dp, &mut sgd)?;
+///     Ok(loaded.map(|loaded| (loaded.progress.step, loaded.changed.len(), loaded.skipped.len())))
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// assert_eq!(changed, [Some((3, 1, 0)); 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Loaded {
@@ -91,6 +122,29 @@ pub struct Loaded {
 }
 
 /// A folder of checkpoints.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// # use hccl_candle::{Checkpoints, DataParallel, Options, Progress, Sgd, SgdConfig};
+/// let dir = std::env::temp_dir().join(format!("hccl-candle-folder-{}", std::process::id()));
+/// let step = hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+/// #   let mut dp = DataParallel::new(comm, &map, Options::default())?;
+/// #   let mut sgd = Sgd::new(dp.parameters(), SgdConfig::default())?;
+///     let checkpoints = Checkpoints::open(&dir)?.keep(3);
+///     let start = checkpoints.load_latest(&mut dp, &mut sgd)?.map_or(0, |loaded| loaded.progress.step);
+///     for step in start + 1..=5 {
+///         // … the optimizer's step …
+///         checkpoints.save(&dp, &sgd, &Progress { step, ..Progress::default() })?;
+///     }
+///     Ok(checkpoints.load_latest(&mut dp, &mut sgd)?.map(|loaded| loaded.progress.step))
+/// })?;
+/// # std::fs::remove_dir_all(&dir).ok();
+/// assert_eq!(step, [Some(5); 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     dir: PathBuf,
@@ -116,6 +170,16 @@ impl Checkpoints {
     /// Opens a folder, making it where it is missing, and writes a probe: what cannot be written fails now and not after
     /// the first hundred steps. Not collective.
     ///
+    /// ```
+    /// use hccl_candle::{Checkpoints, Error};
+    /// let dir = std::env::temp_dir().join(format!("hccl-candle-open-{}", std::process::id()));
+    /// assert!(Checkpoints::open(dir.join("run-7"))?.dir().is_dir());
+    /// std::fs::write(dir.join("a-file"), "").unwrap();
+    /// assert!(matches!(Checkpoints::open(dir.join("a-file")), Err(Error::Io { .. })));
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`] naming the folder.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self> {
@@ -125,6 +189,26 @@ impl Checkpoints {
     }
 
     /// How many checkpoints are kept; at least 1, 2 by default.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// # use hccl_candle::{Checkpoints, DataParallel, Options, Progress, Sgd, SgdConfig};
+    /// let dir = std::env::temp_dir().join(format!("hccl-candle-keep-{}", std::process::id()));
+    /// let kept = hccl_candle::local(1, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    /// #   let dp = DataParallel::new(comm, &map, Options::default())?;
+    /// #   let sgd = Sgd::new(dp.parameters(), SgdConfig::default())?;
+    ///     let checkpoints = Checkpoints::open(&dir)?.keep(1);
+    ///     let first = checkpoints.save(&dp, &sgd, &Progress { step: 1, ..Progress::default() })?;
+    ///     let second = checkpoints.save(&dp, &sgd, &Progress { step: 2, ..Progress::default() })?;
+    ///     Ok((first.exists(), second.exists()))
+    /// })?;
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// assert_eq!(kept, [(false, true)]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn keep(mut self, keep: usize) -> Self {
         self.keep = keep.max(1);
@@ -132,12 +216,39 @@ impl Checkpoints {
     }
 
     /// The folder.
+    ///
+    /// ```
+    /// let dir = std::env::temp_dir().join(format!("hccl-candle-dir-{}", std::process::id()));
+    /// assert_eq!(hccl_candle::Checkpoints::open(&dir)?.dir(), dir);
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Writes a checkpoint of the step in `progress`, in the place of one of the same step, and removes those before the
     /// last ones. Collective; returns when it is on disk.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{Checkpoints, DataParallel, Options, Progress, Sgd, SgdConfig};
+    /// let dir = std::env::temp_dir().join(format!("hccl-candle-save-{}", std::process::id()));
+    /// let names = hccl_candle::local(2, |comm| {
+    ///     let random = vec![comm.rank().index() as u64 + 11]; // of this rank's generator
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let sgd = Sgd::new(dp.parameters(), SgdConfig::default())?;
+    ///     let progress = Progress { step: 200, random, ..Progress::default() };
+    ///     let path = Checkpoints::open(&dir)?.save(&dp, &sgd, &progress)?;
+    ///     Ok(path.file_name().map(|name| name.to_owned()))
+    /// })?;
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// assert_eq!(names, [Some("step-000000000200".into()), Some("step-000000000200".into())]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// On every rank: what rank 0 cannot write; ranks that differ in their step; gradients that wait in
@@ -174,6 +285,27 @@ impl Checkpoints {
 
     /// Takes over the newest checkpoint that is whole: parameters, buffers, optimizer state; `None` when the folder has
     /// none. Collective.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{Checkpoints, DataParallel, Options, Progress, Sgd, SgdConfig};
+    /// let dir = std::env::temp_dir().join(format!("hccl-candle-load-{}", std::process::id()));
+    /// let random = hccl_candle::local(2, |comm| {
+    ///     let random = vec![comm.rank().index() as u64 + 11];
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut sgd = Sgd::new(dp.parameters(), SgdConfig::default())?;
+    ///     let checkpoints = Checkpoints::open(&dir)?;
+    ///     assert!(checkpoints.load_latest(&mut dp, &mut sgd)?.is_none()); // a run that starts
+    ///     checkpoints.save(&dp, &sgd, &Progress { step: 1, random, ..Progress::default() })?;
+    ///     Ok(checkpoints.load_latest(&mut dp, &mut sgd)?.map(|loaded| loaded.progress.random))
+    /// })?;
+    /// # std::fs::remove_dir_all(&dir).ok();
+    /// assert_eq!(random, [Some(vec![11]), Some(vec![12])]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// On every rank: [`Error::TornCheckpoint`] when there are checkpoints and none is whole; [`Error::WrongCheckpoint`]

@@ -55,7 +55,9 @@ pub use options::{Buffers, Options, Unused, Wire};
 pub use parameters::Parameters;
 pub use segments::Segmented;
 
-pub(crate) use parameters::of_map;
+pub(crate) use agree::{agree, check_replicas};
+pub(crate) use parameters::{describe, of_map};
+pub(crate) use wire::gradient_dtype;
 
 use crate::error::{Error, Result};
 use crate::grads::{Grads, Local, Synced, same_parameters, scale};
@@ -70,6 +72,21 @@ use round::Round;
 use std::time::Duration;
 
 /// What one synchronisation took.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Options};
+/// let stats = hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let grads = dp.backward(&w.sum_all()?)?;
+///     Ok(dp.sync(grads)?.stats().clone())
+/// })?;
+/// assert_eq!((stats[1].bytes, stats[1].buckets), (8, 1)); // two f32
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SyncStats {
@@ -82,6 +99,24 @@ pub struct SyncStats {
 }
 
 /// One rank's replica of a model. The [module page](self) is the contract.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Optimizer, Options, Sgd, SgdConfig};
+/// let out = hccl_candle::local(2, |comm| {
+///     let rank = comm.rank().index() as f64;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let mut sgd = Sgd::new(dp.parameters(), SgdConfig { lr: 0.5, ..SgdConfig::default() })?;
+///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?; // the gradient is rank + 1
+///     sgd.step(&dp.sync(grads)?)?;
+///     Ok(w.to_vec1::<f32>()?)
+/// })?;
+/// assert_eq!(out, [[0.25; 2]; 2]); // 1 - 0.5 * 1.5
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct DataParallel<A: Axis = World> {
     comm: Communicator<A>,
@@ -102,6 +137,21 @@ impl<A: Axis> DataParallel<A> {
     ///
     /// Compares names, shapes, dtypes and options with the other ranks', then takes over rank 0's values.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let map = VarMap::new();
+    ///     let start = Init::Const(comm.rank().index() as f64 + 5.0); // as if drawn at random
+    ///     let w = map.get(2, "w", start, DType::F32, &Device::Cpu)?;
+    ///     let _dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     Ok(w.to_vec1::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[5.0; 2]; 2]); // rank 0's
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Mismatch`] on every rank, naming the first difference and both sides; an integer variable that is not
     /// declared as a buffer; a lost peer.
@@ -110,6 +160,18 @@ impl<A: Axis> DataParallel<A> {
     }
 
     /// [`new`](Self::new) from named variables.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let w = Var::new(comm.rank().index() as f32 + 5.0, &Device::Cpu)?;
+    ///     let dp = DataParallel::from_vars(comm, [("w".to_owned(), w.clone())], Options::default())?;
+    ///     Ok((dp.parameters().len(), w.to_scalar::<f32>()?))
+    /// })?;
+    /// assert_eq!(out, [(1, 5.0); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As there; also a name that comes twice.
@@ -126,7 +188,7 @@ impl<A: Axis> DataParallel<A> {
         let mut lines = parameters.lines();
         lines.extend(buffers.lines());
         lines.extend(options.lines());
-        agree::agree(&comm, "parameters, buffers or options", &lines)?;
+        agree(&comm, "parameters, buffers or options", &lines)?;
         for (_, var) in parameters.iter().chain(buffers.iter()) {
             comm.broadcast_tensor(var, comm.root(0)?)?;
         }
@@ -135,36 +197,149 @@ impl<A: Axis> DataParallel<A> {
     }
 
     /// The communicator, for further calls in the same order on all ranks.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut loss = [dp.comm().rank().index() as f32 * 3.0];
+    ///     dp.comm().all_reduce(&mut loss, hccl::Avg)?; // for the log
+    ///     Ok(loss[0])
+    /// })?;
+    /// assert_eq!(out, [1.5, 1.5]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn comm(&self) -> &Communicator<A> {
         &self.comm
     }
 
     /// Gives the communicator back.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let comm = DataParallel::new(comm, &map, Options::default())?.into_comm();
+    ///     comm.barrier()?;
+    ///     Ok(comm.rank().index())
+    /// })?;
+    /// assert_eq!(out, [0, 1]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn into_comm(self) -> Communicator<A> {
         self.comm
     }
 
     /// The parameters, for an optimizer.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    /// #   map.get(3, "norm.running_mean", Init::Const(0.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     Ok(dp.parameters().names().map(str::to_owned).collect::<Vec<_>>())
+    /// })?;
+    /// assert_eq!(out, [["w"]; 2]); // running statistics are buffers
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
     /// The buffers and their policies, in order of names.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{Buffers, DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    /// #   map.get(3, "norm.running_mean", Init::Const(0.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     Ok(dp.buffers().map(|(name, _, policy)| (name.to_owned(), policy)).collect::<Vec<_>>())
+    /// })?;
+    /// assert_eq!(out[1], [("norm.running_mean".to_owned(), Buffers::Broadcast)]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn buffers(&self) -> impl Iterator<Item = (&str, &Var, Buffers)> {
         self.buffers.iter().map(|(name, var)| (name, var, self.buffers.policy(name)))
     }
 
     /// The options that it was made with.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let options = Options::default().accumulate(4);
+    /// let same = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, options.clone())?;
+    ///     Ok(*dp.options() == options)
+    /// })?;
+    /// assert_eq!(same, [true, true]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn options(&self) -> &Options {
         &self.options
     }
 
     /// Batches that wait for [`accumulate`](Self::accumulate) to reach its k.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().accumulate(3))?;
+    ///     let mut held = Vec::new();
+    ///     for _batch in 0..3 {
+    ///         let grads = dp.backward(&w.sum_all()?)?;
+    ///         dp.accumulate(grads)?;
+    ///         held.push(dp.accumulated());
+    ///     }
+    ///     Ok(held)
+    /// })?;
+    /// assert_eq!(out, [[1, 2, 0]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn accumulated(&self) -> usize {
         self.batches
     }
 
     /// The gradient of this rank's loss, with weight 1. Not collective.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let own = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+    ///     let own = grads.iter().next().map(|(_, grad)| grad.to_vec1::<f32>()).transpose()?;
+    ///     Ok(own)
+    /// })?;
+    /// assert_eq!(own, [Some(vec![1.0; 2]), Some(vec![2.0; 2])]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of candle's backward pass.
@@ -174,6 +349,24 @@ impl<A: Axis> DataParallel<A> {
 
     /// The gradient of this rank's loss, counting `weight` times: usually the samples that the loss is the mean of. Not
     /// collective.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let loss = w.affine(rank * 4.0 + 1.0, 0.0)?.sum_all()?; // the gradient is 1 or 5
+    ///     let samples = 1.0 + 2.0 * rank; // 1 or 3
+    ///     let grads = dp.backward_weighted(&loss, samples)?;
+    ///     Ok(dp.sync(grads)?.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?)
+    /// })?;
+    /// assert_eq!(out, [Some(vec![4.0; 2]), Some(vec![4.0; 2])]); // (1 * 1 + 3 * 5) / 4
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A weight that is negative or not finite; those of candle's backward pass.
@@ -186,6 +379,23 @@ impl<A: Axis> DataParallel<A> {
     ///
     /// With weight 0, for a rank without samples, the values are dropped, so that a NaN among them does no harm.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let store = w.affine(rank + 1.0, 0.0)?.sum_all()?.backward()?; // candle's own backward pass
+    ///     let grads = dp.local(store, 1.0)?;
+    ///     Ok(dp.sync(grads)?.norm()?)
+    /// })?;
+    /// assert_eq!(out, [1.5f64.hypot(1.5); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A weight that is negative or not finite.
     pub fn local(&self, mut store: GradStore, weight: f64) -> Result<Grads<Local>> {
@@ -196,11 +406,43 @@ impl<A: Axis> DataParallel<A> {
 
     /// What a rank that has run out of samples gives to [`sync`](Self::sync) while others still have some: weight 0. Not
     /// collective.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let has_samples = comm.rank().index() == 0; // rank 1 has run out of them
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let grads = if has_samples { dp.backward(&w.sqr()?.sum_all()?)? } else { dp.no_samples() };
+    ///     Ok(dp.sync(grads)?.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?)
+    /// })?;
+    /// assert_eq!(out, [Some(vec![2.0; 2]), Some(vec![2.0; 2])]); // rank 0's, not half of them
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn no_samples(&self) -> Grads<Local> {
         Grads::new(self.parameters.clone(), vec![None; self.parameters.len()], 0.0)
     }
 
     /// The weighted mean of all ranks' gradients, and of the batches held by [`accumulate`](Self::accumulate). Collective.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+    ///     Ok(dp.sync(grads)?.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?)
+    /// })?;
+    /// assert_eq!(out, [Some(vec![1.5; 2]), Some(vec![1.5; 2])]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A parameter without gradient, if [`Unused::Error`] says so; weights that are 0 on all ranks; replicas that have
@@ -221,6 +463,28 @@ impl<A: Axis> DataParallel<A> {
     /// Holds a batch's gradients; each k-th call ([`Options::accumulate`]) synchronises all k, as [`sync`](Self::sync)
     /// does. Collective at each k-th call.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().accumulate(2))?;
+    ///     let mut steps = Vec::new();
+    ///     for batch in 0..4 {
+    ///         let grads = dp.backward(&w.affine(rank + batch as f64, 0.0)?.sum_all()?)?;
+    ///         if let Some(grads) = dp.accumulate(grads)? {
+    ///             steps.extend(grads.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?);
+    ///         }
+    ///     }
+    ///     Ok(steps)
+    /// })?;
+    /// assert_eq!(out, [[[1.0; 2], [3.0; 2]], [[1.0; 2], [3.0; 2]]]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `sync`.
     pub fn accumulate(&mut self, grads: Grads<Local>) -> Result<Option<Grads<Synced>>> {
@@ -234,6 +498,24 @@ impl<A: Axis> DataParallel<A> {
 
     /// Synchronises what is held when an epoch ends between two k-th calls; `None` when nothing is. Collective.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().accumulate(8))?;
+    ///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+    ///     assert!(dp.accumulate(grads)?.is_none());
+    ///     let last = dp.flush()?; // the epoch is over
+    ///     Ok((last.map(|grads| grads.norm()).transpose()?, dp.flush()?.is_none()))
+    /// })?;
+    /// assert_eq!(out, [(Some(1.5f64.hypot(1.5)), true); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`sync`](Self::sync).
     pub fn flush(&mut self) -> Result<Option<Grads<Synced>>> {
@@ -246,12 +528,29 @@ impl<A: Axis> DataParallel<A> {
     /// Compares checksums of all parameters and of the buffers that are not local: the checksum, equal on all ranks.
     /// Collective.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use hccl_candle::{DataParallel, Error, Options};
+    /// let err = hccl_candle::local(3, |comm| {
+    ///     let (rank, w) = (comm.rank().index(), Var::new(1f32, &Device::Cpu)?);
+    ///     let dp = DataParallel::from_vars(comm, [("w".to_owned(), w.clone())], Options::default())?;
+    ///     dp.check_replicas()?;
+    ///     if rank == 1 {
+    ///         w.set(&Tensor::new(2f32, &Device::Cpu)?)?; // changed behind the replicas' back
+    ///     }
+    ///     dp.check_replicas()
+    /// })
+    /// .unwrap_err();
+    /// assert!(matches!(err, Error::Drift { .. }), "{err}");
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Drift`] on every rank, naming the ranks that differ from most others (with two ranks: rank 1) and the first
     /// variable that differs.
     pub fn check_replicas(&self) -> Result<u64> {
         let replicated = self.buffers.iter().filter(|(name, _)| self.buffers.policy(name) != Buffers::Local);
-        agree::check_replicas(&self.comm, self.parameters.iter().chain(replicated))
+        check_replicas(&self.comm, self.parameters.iter().chain(replicated))
     }
 
     fn hold(&mut self, grads: Grads<Local>) -> Result<()> {
@@ -275,7 +574,7 @@ impl<A: Axis> DataParallel<A> {
         if weight == 0.0 {
             return Ok(None);
         }
-        let gradient = gradient.detach().to_dtype(wire::gradient_dtype(var.dtype()))?.contiguous()?;
+        let gradient = gradient.detach().to_dtype(gradient_dtype(var.dtype()))?.contiguous()?;
         if weight != 1.0 {
             scale(&gradient, weight)?;
         }
@@ -283,7 +582,8 @@ impl<A: Axis> DataParallel<A> {
     }
 }
 
-fn check_weight(weight: f64) -> Result<()> {
+/// Refuses what is no weight of samples.
+pub(crate) fn check_weight(weight: f64) -> Result<()> {
     match weight.is_finite() && weight >= 0.0 {
         true => Ok(()),
         false => Err(Error::invalid(format!("a weight of {weight}: must be 0 or more (usually the batch's samples)"))),

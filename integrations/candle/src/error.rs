@@ -10,9 +10,32 @@ use candle_core::DType;
 use std::path::{Path, PathBuf};
 
 /// `Result` with [`Error`].
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// fn summed(comm: &hccl::Communicator, value: f32) -> hccl_candle::Result<f32> {
+///     let mut x = Tensor::new(&[value], &Device::Cpu)?.to_vec1::<f32>()?; // candle's errors
+///     comm.all_reduce(&mut x, hccl::Sum)?; // and hccl's
+///     Ok(x[0])
+/// }
+/// assert_eq!(hccl_candle::local(2, |comm| summed(&comm, comm.rank().index() as f32 + 1.0))?, [3.0; 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What failed, where, and what to do about it.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use hccl_candle::{Error, TensorCollectives};
+/// let err = hccl_candle::local(2, |comm| {
+///     let rank = comm.rank().index() as u32;
+///     comm.all_reduce_tensor(&Tensor::new(&[rank], &Device::Cpu)?, hccl::Avg)
+/// })
+/// .unwrap_err();
+/// assert!(matches!(err, Error::IntegerAverage { dtype: DType::U32, .. }), "{err}");
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -162,11 +185,27 @@ impl Error {
     }
 
     /// The error of the collective underneath, when there is one.
+    ///
+    /// ```
+    /// let err = hccl_candle::local(2, |comm| match comm.rank().index() {
+    ///     0 => Ok(()), // leaves early
+    ///     _ => Ok(comm.barrier()?),
+    /// })
+    /// .unwrap_err();
+    /// assert!(err.as_hccl().is_some_and(|err| err.is_peer_lost() && err.peer() == Some(0)));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn as_hccl(&self) -> Option<&hccl::Error> {
         match self {
             Error::Hccl(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+impl From<hccl::pipeline::PlanError> for Error {
+    fn from(error: hccl::pipeline::PlanError) -> Self {
+        Error::Hccl(error.into())
     }
 }
 

@@ -36,13 +36,64 @@ mod sealed {
 }
 
 /// Whose gradients these are.
+///
+/// ```
+/// use hccl_candle::{Grads, grads::State};
+/// /// What works for gradients in whatever state.
+/// fn report<S: State>(grads: &Grads<S>) -> String {
+///     format!("{grads:?}")
+/// }
+/// # use candle_core::{Device, Var};
+/// # use hccl_candle::{DataParallel, Options};
+/// let out = hccl_candle::local(2, |comm| {
+/// #   let w = Var::new(comm.rank().index() as f32, &Device::Cpu)?;
+/// #   let mut dp = DataParallel::from_vars(comm, [("w".to_owned(), w.clone())], Options::default())?;
+///     let grads = dp.backward(&w.sqr()?)?;
+///     Ok([report(&grads), report(&dp.sync(grads)?)])
+/// })?;
+/// assert_eq!(out[1], ["Grads<Local> of 1 of 1 parameters", "Grads<Synced> of 1 of 1 parameters"]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 pub trait State: sealed::Sealed + 'static {}
 
 /// Gradients of this rank only.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Grads, Local, Options};
+/// let weights = hccl_candle::local(2, |comm| {
+///     let samples = comm.rank().index() as f64 + 3.0;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let dp = DataParallel::new(comm, &map, Options::default())?;
+///     let grads: Grads<Local> = dp.backward_weighted(&w.sum_all()?, samples)?;
+///     Ok(grads.weight())
+/// })?;
+/// assert_eq!(weights, [3.0, 4.0]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Local {}
 
 /// Gradients over all ranks, with the same bits on each.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Grads, Options, Synced};
+/// let norms = hccl_candle::local(2, |comm| {
+///     let rank = comm.rank().index() as f64;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let own = dp.backward(&w.affine(rank * 2.0 + 1.0, 0.0)?.sum_all()?)?;
+///     let grads: Grads<Synced> = dp.sync(own)?;
+///     Ok(grads.norm()?)
+/// })?;
+/// assert_eq!(norms, [2f64.hypot(2.0); 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Synced {}
 
@@ -52,6 +103,27 @@ impl State for Local {}
 impl State for Synced {}
 
 /// A state in which gradients are the same on all ranks: [`Synced`] alone.
+///
+/// ```
+/// use hccl_candle::{Grads, grads::Synchronised};
+/// /// Gradients that an optimizer should not step with. Those of one rank only are not taken.
+/// fn explodes<S: Synchronised>(grads: &Grads<S>) -> hccl_candle::Result<bool> {
+///     Ok(grads.norm()? > 100.0)
+/// }
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// # use hccl_candle::{DataParallel, Options};
+/// let out = hccl_candle::local(2, |comm| {
+///     let scale = comm.rank().index() as f64 * 1000.0 + 1.0;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let grads = dp.backward(&w.affine(scale, 0.0)?.sum_all()?)?;
+///     explodes(&dp.sync(grads)?)
+/// })?;
+/// assert_eq!(out, [true, true]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "these gradients are of this rank only",
     label = "not synchronised: `Grads<{Self}>`",
@@ -71,6 +143,23 @@ impl Synchronised for Synced {
 }
 
 /// The gradients of a set of parameters. The [module page](self) says what the state is for.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Options};
+/// let out = hccl_candle::local(2, |comm| {
+///     let rank = comm.rank().index() as f64;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let own = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?; // Grads<Local>
+///     let mean = dp.sync(own)?; // Grads<Synced>
+///     Ok(mean.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?)
+/// })?;
+/// assert_eq!(out, [Some(vec![1.5; 2]), Some(vec![1.5; 2])]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[must_use = "gradients do nothing until they are synchronised and an optimizer steps with them"]
 pub struct Grads<S: State> {
     pub(crate) parameters: Parameters,
@@ -96,11 +185,44 @@ impl<S: State> Grads<S> {
     }
 
     /// The parameters that these are the gradients of.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     Ok(dp.backward(&w.sum_all()?)?.parameters().names().map(str::to_owned).collect::<Vec<_>>())
+    /// })?;
+    /// assert_eq!(out, [["w"]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
     /// Names and gradients in order of names, without parameters that have none.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut largest = 0f32;
+    ///     for (_name, grad) in dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?.iter() {
+    ///         largest = largest.max(grad.abs()?.max_all()?.to_scalar()?);
+    ///     }
+    ///     Ok(largest)
+    /// })?;
+    /// assert_eq!(out, [1.0, 2.0]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.parameters.names().zip(&self.tensors).filter_map(|(name, tensor)| Some((name, tensor.as_ref()?)))
     }
@@ -108,11 +230,44 @@ impl<S: State> Grads<S> {
 
 impl Grads<Local> {
     /// The weight with which these count.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let samples = comm.rank().index() as f64 + 3.0;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     Ok((dp.backward_weighted(&w.sum_all()?, samples)?.weight(), dp.no_samples().weight()))
+    /// })?;
+    /// assert_eq!(out, [(3.0, 0.0), (4.0, 0.0)]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn weight(&self) -> f64 {
         self.weight
     }
 
     /// Adds another batch: `self` becomes the gradient of both, each with its weight.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut grads = dp.backward(&w.affine(rank, 0.0)?.sum_all()?)?;
+    ///     grads.add(dp.backward(&w.affine(rank + 4.0, 0.0)?.sum_all()?)?)?; // a second batch
+    ///     let weight = grads.weight();
+    ///     Ok((weight, dp.sync(grads)?.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?))
+    /// })?;
+    /// assert_eq!(out[1], (2.0, Some(vec![2.5; 2]))); // the mean of 0, 4, 1 and 5
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Gradients of another set of parameters.
@@ -134,6 +289,24 @@ impl<S: Synchronised> Grads<S> {
     /// The gradient of a parameter, the mean over all ranks; `None` for an unknown name and for a parameter that no rank
     /// used ([`Unused::Skip`](crate::data_parallel::Unused::Skip)). F32 where the parameter is F16 or BF16, else of the
     /// parameter's dtype.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+    ///     let grads = dp.sync(grads)?;
+    ///     assert!(grads.get("no such name").is_none());
+    ///     Ok(grads.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?)
+    /// })?;
+    /// assert_eq!(out, [Some(vec![1.5; 2]), Some(vec![1.5; 2])]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.tensors[self.parameters.position(name)?].as_ref()
     }
@@ -144,18 +317,49 @@ impl<S: Synchronised> Grads<S> {
     }
 
     /// What synchronising took.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let bytes = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let grads = dp.backward(&w.sum_all()?)?;
+    ///     Ok(dp.sync(grads)?.stats().bytes)
+    /// })?;
+    /// assert_eq!(bytes, [8, 8]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn stats(&self) -> &SyncStats {
         &self.stats
     }
 
     /// The L2 norm of all gradients together, summed in f64 in a fixed order: the same bits on every rank.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let norms = hccl_candle::local(2, |comm| {
+    ///     let factors = Tensor::new([[2f32, 8.0], [4.0, 0.0]][comm.rank().index()].as_slice(), &Device::Cpu)?;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let grads = dp.backward(&(w * factors)?.sum_all()?)?;
+    ///     dp.sync(grads)?.norm() // of the mean, 3 and 4
+    /// })?;
+    /// assert_eq!(norms, [5.0, 5.0]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of candle.
     pub fn norm(&self) -> Result<f64> {
         let mut sum = 0.0;
         for tensor in self.tensors.iter().flatten() {
-            sum += storage::read("norm", tensor, SumOfSquares)?;
+            sum += sum_of_squares(tensor)?;
         }
         Ok(sum.sqrt())
     }
@@ -208,6 +412,11 @@ pub(crate) fn same_parameters(ours: &Parameters, theirs: &Parameters) -> Result<
     }
     let difference = ours.first_difference(theirs).unwrap_or_else(|| "other variables of the same names".into());
     Err(Error::invalid(format!("gradients of another set of parameters: {difference}")))
+}
+
+/// In f64, in a fixed order.
+pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
+    storage::read("norm", tensor, SumOfSquares)
 }
 
 struct SumOfSquares;

@@ -37,6 +37,18 @@ use candle_core::{Shape, Tensor};
 use candle_nn::VarMap;
 
 /// Which fan scales a weight.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use hccl_candle::init::{Fan, Fill, fill_tensor};
+/// let largest = |fan| {
+///     let weight = Tensor::zeros((1, 400), DType::F64, &Device::Cpu)?; // 400 inputs, 1 output
+///     fill_tensor(&weight, "w", 7, Fill::KaimingUniform { fan, gain: 1.0 })?;
+///     Ok::<_, hccl_candle::Error>(weight.abs()?.max_all()?.to_scalar::<f64>()?)
+/// };
+/// assert!(largest(Fan::In)? <= (3f64 / 400.0).sqrt() && largest(Fan::Out)? > 1.0);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fan {
     /// Inputs of one output: keeps the variance of the forward pass.
@@ -48,6 +60,15 @@ pub enum Fan {
 /// What a variable starts with. `gain` is 1 for linear layers and `sqrt(2)` before a ReLU.
 ///
 /// Fans are PyTorch's: of a weight `[out, in, k…]`, `in * k…` inputs and `out * k…` outputs.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use hccl_candle::init::{Fill, fill_tensor};
+/// let x = Tensor::zeros(1000, DType::F64, &Device::Cpu)?;
+/// fill_tensor(&x, "x", 7, Fill::Normal { mean: 3.0, std: 0.1 })?;
+/// assert!((x.mean_all()?.to_scalar::<f64>()? - 3.0).abs() < 0.02);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Fill {
@@ -99,6 +120,18 @@ pub enum Fill {
 
 /// Fills the variables of a map by a rule; those for which it gives `None` keep their values.
 ///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{Init, VarMap};
+/// use hccl_candle::init::{Fill, initialise};
+/// let map = VarMap::new();
+/// let weight = map.get(2, "fc.weight", Init::Const(9.0), DType::F32, &Device::Cpu)?;
+/// let kept = map.get(2, "fc.bias", Init::Const(9.0), DType::F32, &Device::Cpu)?;
+/// initialise(&map, 7, |name, _shape| name.ends_with("weight").then_some(Fill::Ones))?;
+/// assert_eq!((weight.to_vec1::<f32>()?, kept.to_vec1::<f32>()?), (vec![1.0; 2], vec![9.0; 2]));
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
+///
 /// # Errors
 /// A fan of a variable with fewer than two axes, a fan of 0, a dtype without a rule, naming the variable.
 pub fn initialise(map: &VarMap, seed: u64, rule: impl Fn(&str, &Shape) -> Option<Fill>) -> Result<()> {
@@ -111,6 +144,19 @@ pub fn initialise(map: &VarMap, seed: u64, rule: impl Fn(&str, &Shape) -> Option
 }
 
 /// Fills one tensor's own memory from the stream of (`seed`, `name`).
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use hccl_candle::init::{Fill, fill_tensor};
+/// let values = hccl_candle::local(2, |comm| {
+///     let x = Tensor::full(comm.rank().index() as f32, 3, &Device::Cpu)?;
+///     fill_tensor(&x, "x", 7, Fill::Uniform { low: 0.0, high: 1.0 })?; // the seed and the name say all
+///     Ok(x.to_vec1::<f32>()?)
+/// })?;
+/// assert_eq!(values[0], values[1]);
+/// assert_ne!(values[0][0], values[0][1]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 ///
 /// # Errors
 /// As for [`initialise`].

@@ -7,6 +7,7 @@
 //! | [`data_parallel`] | [`DataParallel`]: replicas, buckets, overlap, accumulation, checks |
 //! | [`grads`] | [`Grads<Local>`](Grads) and [`Grads<Synced>`](Grads), clipping |
 //! | [`optim`], [`schedule`], [`init`] | optimizers with a state, learning rates, initial values |
+//! | [`pipeline`] | stages of candle code on several ranks, their replicas, layers with a queued weight part |
 //! | [`checkpoint`] | [`Checkpoints`]: written whole or not at all, resumed bit for bit |
 //! | [`sampler`] | which samples each rank takes |
 //! | [`nn`] | layers that candle lacks for training, models in segments |
@@ -48,6 +49,7 @@ pub mod init;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+pub mod pipeline;
 pub mod sampler;
 pub mod schedule;
 pub mod tensor;

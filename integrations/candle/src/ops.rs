@@ -45,10 +45,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A communicator that operations in a graph hold on to: clones are the same queue, behind a lock.
 ///
 /// Use from two threads at once keeps memory safe, not the order of calls: that must stay the same on all ranks.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use hccl_candle::{SharedComm, ops};
+/// /// A layer that holds its communicator.
+/// struct Slices(SharedComm, Var);
+/// impl Slices {
+///     fn forward(&self, x: &Tensor) -> hccl_candle::Result<Tensor> {
+///         ops::all_reduce(&self.0, &(x * self.1.as_tensor())?, hccl::Sum)
+///     }
+/// }
+/// let out = hccl_candle::local(2, |comm| {
+///     let weight = Var::new(&[comm.rank().index() as f32 + 1.0], &Device::Cpu)?;
+///     let layer = Slices(SharedComm::new(comm), weight);
+///     Ok(layer.forward(&Tensor::new(&[2f32], &Device::Cpu)?)?.to_vec1::<f32>()?)
+/// })?;
+/// assert_eq!(out, [[6.0]; 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 pub struct SharedComm<A: Axis = World>(Arc<Mutex<Communicator<A>>>);
 
 impl<A: Axis> SharedComm<A> {
     /// Takes the communicator.
+    ///
+    /// ```
+    /// use hccl_candle::SharedComm;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let comm = SharedComm::new(comm);
+    ///     let same_queue = comm.clone();
+    ///     let size = comm.lock().size();
+    ///     Ok((size, same_queue.lock().rank().index()))
+    /// })?;
+    /// assert_eq!(out, [(2, 0), (2, 1)]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn new(comm: Communicator<A>) -> Self {
         SharedComm(Arc::new(Mutex::new(comm)))
     }
@@ -56,6 +87,18 @@ impl<A: Axis> SharedComm<A> {
     /// The communicator, until the guard is dropped. Do not call an operation of this module meanwhile.
     ///
     /// A panic of another holder is ignored: the communicator's own state says whether it is still good.
+    ///
+    /// ```
+    /// use hccl_candle::SharedComm;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let comm = SharedComm::new(comm);
+    ///     let mut x = [comm.lock().rank().index() as i32 + 1];
+    ///     comm.lock().all_reduce(&mut x, hccl::Sum)?; // outside the graph
+    ///     Ok(x[0])
+    /// })?;
+    /// assert_eq!(out, [3, 3]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn lock(&self) -> MutexGuard<'_, Communicator<A>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,6 +143,21 @@ mod sealed {
 }
 
 /// Operations with an adjoint: [`Sum`] and [`Avg`].
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use hccl_candle::ops::{self, Linear, SharedComm};
+/// fn join<Op: Linear>(comm: &SharedComm, x: &Tensor, op: Op) -> hccl_candle::Result<f32> {
+///     Ok(ops::all_reduce(comm, x, op)?.to_scalar()?)
+/// }
+/// let out = hccl_candle::local(2, |comm| {
+///     let x = Tensor::new(comm.rank().index() as f32, &Device::Cpu)?;
+///     let comm = SharedComm::new(comm);
+///     Ok((join(&comm, &x, hccl::Sum)?, join(&comm, &x, hccl::Avg)?))
+/// })?;
+/// assert_eq!(out, [(1.0, 0.5); 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no gradient across ranks",
     label = "not differentiable",
@@ -121,6 +179,19 @@ impl Linear for Avg {
 
 /// Reduces over all ranks; every rank gets the same bits, in fresh memory.
 ///
+/// ```
+/// use candle_core::{Device, Var};
+/// use hccl_candle::ops::{self, SharedComm};
+/// let out = hccl_candle::local(2, |comm| {
+///     let x = Var::new(comm.rank().index() as f32 + 1.0, &Device::Cpu)?;
+///     let y = ops::all_reduce(&SharedComm::new(comm), &x, hccl::Sum)?;
+///     let grads = y.sqr()?.backward()?; // 2 y of each rank's loss
+///     Ok((y.to_scalar::<f32>()?, grads.get(&x).map(|grad| grad.to_scalar::<f32>()).transpose()?))
+/// })?;
+/// assert_eq!(out, [(3.0, Some(12.0)); 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
+///
 /// # Errors
 /// Those of [`TensorCollectives::all_reduce_tensor`].
 pub fn all_reduce<A: Axis, Op: Linear>(comm: &SharedComm<A>, x: &Tensor, _: Op) -> Result<Tensor> {
@@ -128,6 +199,19 @@ pub fn all_reduce<A: Axis, Op: Linear>(comm: &SharedComm<A>, x: &Tensor, _: Op) 
 }
 
 /// All ranks' tensors along the first axis: `[d, …]` gives `[n * d, …]`.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use hccl_candle::ops::{self, SharedComm};
+/// let out = hccl_candle::local(2, |comm| {
+///     let x = Var::new(&[comm.rank().index() as f32 + 1.0], &Device::Cpu)?;
+///     let y = ops::all_gather(&SharedComm::new(comm), &x)?;
+///     let grads = y.sqr()?.sum_all()?.backward()?;
+///     Ok((y.to_vec1::<f32>()?, grads.get(&x).map(|grad| grad.to_vec1::<f32>()).transpose()?))
+/// })?;
+/// assert_eq!(out, [(vec![1.0, 2.0], Some(vec![4.0])), (vec![1.0, 2.0], Some(vec![8.0]))]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of [`TensorCollectives::all_gather_tensor`].
@@ -137,6 +221,19 @@ pub fn all_gather<A: Axis>(comm: &SharedComm<A>, x: &Tensor) -> Result<Tensor> {
 
 /// Reduces over all ranks and leaves rank r with the r-th part of the first axis: `[n * d, …]` gives `[d, …]`.
 ///
+/// ```
+/// use candle_core::{Device, Var};
+/// use hccl_candle::ops::{self, SharedComm};
+/// let out = hccl_candle::local(2, |comm| {
+///     let x = Var::new(&[comm.rank().index() as f32, 10.0], &Device::Cpu)?;
+///     let y = ops::reduce_scatter(&SharedComm::new(comm), &x, hccl::Sum)?;
+///     let grads = y.sqr()?.sum_all()?.backward()?;
+///     Ok((y.to_vec1::<f32>()?, grads.get(&x).map(|grad| grad.to_vec1::<f32>()).transpose()?))
+/// })?;
+/// assert_eq!(out, [(vec![1.0], Some(vec![2.0, 40.0])), (vec![20.0], Some(vec![2.0, 40.0]))]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
+///
 /// # Errors
 /// Those of [`TensorCollectives::reduce_scatter_tensor`].
 pub fn reduce_scatter<A: Axis, Op: Linear>(comm: &SharedComm<A>, x: &Tensor, _: Op) -> Result<Tensor> {
@@ -144,6 +241,19 @@ pub fn reduce_scatter<A: Axis, Op: Linear>(comm: &SharedComm<A>, x: &Tensor, _: 
 }
 
 /// The root's values on every rank. `x` gives shape and dtype elsewhere, and its gradient there is zero.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use hccl_candle::ops::{self, SharedComm};
+/// let out = hccl_candle::local(2, |comm| {
+///     let (x, root) = (Var::new(comm.rank().index() as f32 + 3.0, &Device::Cpu)?, comm.root(1)?);
+///     let y = ops::broadcast(&SharedComm::new(comm), &x, root)?;
+///     let grads = y.backward()?;
+///     Ok((y.to_scalar::<f32>()?, grads.get(&x).map(|grad| grad.to_scalar::<f32>()).transpose()?))
+/// })?;
+/// assert_eq!(out, [(4.0, Some(0.0)), (4.0, Some(2.0))]); // the root has both ranks' gradients
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 ///
 /// # Errors
 /// Those of [`TensorCollectives::broadcast_tensor`].

@@ -39,8 +39,48 @@ use candle_core::Tensor;
 use std::collections::BTreeMap;
 
 /// Changes parameters by their synchronised gradients.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{AdamW, AdamWConfig, DataParallel, Optimizer, Options, Schedule};
+/// /// One step of any optimizer, at the rate of a schedule.
+/// fn step(dp: &mut DataParallel, with: &mut dyn Optimizer, at: u64, loss: &Tensor) -> hccl_candle::Result<()> {
+///     with.set_learning_rate(Schedule::step(0.1, 1, 0.5)?.at(at));
+///     let grads = dp.backward(loss)?;
+///     with.step_synced(&dp.sync(grads)?)
+/// }
+/// let rates = hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let mut adamw = AdamW::new(dp.parameters(), AdamWConfig::default())?;
+///     step(&mut dp, &mut adamw, 1, &w.sum_all()?)?;
+///     Ok(adamw.learning_rate())
+/// })?;
+/// assert_eq!(rates, [0.05; 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 pub trait Optimizer {
     /// One step. The gradients must be of the parameters that the optimizer was made with.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Optimizer, Options, Sgd, SgdConfig};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut sgd = Sgd::new(dp.parameters(), SgdConfig { lr: 1.0, ..SgdConfig::default() })?;
+    ///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+    ///     sgd.step(&dp.sync(grads)?)?;
+    ///     Ok(w.to_vec1::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[-0.5; 2]; 2]); // 1 - 1.5
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Gradients of another set of parameters.
@@ -53,17 +93,74 @@ pub trait Optimizer {
 
     /// [`step`](Self::step) for trait objects.
     ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{AdamW, AdamWConfig, DataParallel, Optimizer, Options, Sgd, SgdConfig};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let adam = comm.size() > 8; // what a flag says, the same on all ranks
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut optimizer: Box<dyn Optimizer> = match adam {
+    ///         true => Box::new(AdamW::new(dp.parameters(), AdamWConfig::default())?),
+    ///         false => Box::new(Sgd::new(dp.parameters(), SgdConfig { lr: 0.25, ..SgdConfig::default() })?),
+    ///     };
+    ///     let grads = dp.backward(&w.sum_all()?)?;
+    ///     optimizer.step_synced(&dp.sync(grads)?)?;
+    ///     Ok(w.to_vec1::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[0.75; 2]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As there.
     fn step_synced(&mut self, grads: &Grads<Synced>) -> Result<()>;
 
     /// The learning rate of the next step.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{AdamW, AdamWConfig, Optimizer, Parameters};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// assert_eq!(AdamW::new(&parameters, AdamWConfig::default())?.learning_rate(), 1e-3);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     fn learning_rate(&self) -> f64;
 
     /// Sets the learning rate of the next step, as a [`Schedule`](crate::schedule::Schedule) says.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{Optimizer, Parameters, Schedule, Sgd, SgdConfig};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// let mut sgd = Sgd::new(&parameters, SgdConfig::default())?;
+    /// sgd.set_learning_rate(Schedule::warmup_cosine(0.4, 4, 100, 0.0)?.at(1)); // the second of 4 steps of warm-up
+    /// assert_eq!(sgd.config().lr, 0.2);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     fn set_learning_rate(&mut self, lr: f64);
 
     /// A copy of everything that the next steps depend on, besides parameters and gradients.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Optimizer, Options, Sgd, SgdConfig};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut sgd = Sgd::new(dp.parameters(), SgdConfig { momentum: 0.9, ..SgdConfig::default() })?;
+    ///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+    ///     sgd.step(&dp.sync(grads)?)?;
+    ///     Ok(sgd.state_dict()?.tensors["w.momentum_buffer"].to_vec1::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[1.5; 2]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of candle.
@@ -72,12 +169,32 @@ pub trait Optimizer {
     /// Takes over a state. Nothing changes on an error. Hyperparameters stay as they are: compare
     /// [`OptimizerState::hyper`].
     ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{AdamW, AdamWConfig, Optimizer, Parameters, Sgd, SgdConfig};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// let state = AdamW::new(&parameters, AdamWConfig::default())?.state_dict()?;
+    /// AdamW::new(&parameters, AdamWConfig::default())?.load_state_dict(&state)?;
+    /// let refused = Sgd::new(&parameters, SgdConfig::default())?.load_state_dict(&state).unwrap_err();
+    /// assert!(refused.to_string().contains("`adamw`"));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A state of another kind of optimizer, of unknown parameters, of other shapes or dtypes, or one that lacks parts.
     fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()>;
 }
 
 /// The state of an optimizer, by names.
+///
+/// ```
+/// # use candle_core::{Device, Var};
+/// use hccl_candle::{Optimizer, OptimizerState, Parameters, Sgd, SgdConfig};
+/// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+/// let state: OptimizerState = Sgd::new(&parameters, SgdConfig { lr: 0.5, ..SgdConfig::default() })?.state_dict()?;
+/// assert_eq!((state.kind.as_str(), state.hyper["lr"], state.steps.len()), ("sgd", 0.5, 0));
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct OptimizerState {
     /// `sgd` or `adamw`.

@@ -37,6 +37,19 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 /// The order in which an epoch goes through the samples.
+///
+/// ```
+/// use hccl_candle::sampler::{Order, Sampler};
+/// let epoch = |order| {
+///     let mut sampler = Sampler::new(8, 0, 1, 8)?.order(order);
+///     Ok::<_, hccl_candle::sampler::SamplerError>(sampler.next_batch().indices)
+/// };
+/// let mut shuffled = epoch(Order::Shuffled { seed: 7 })?;
+/// assert_ne!(shuffled, epoch(Order::Sequential)?);
+/// shuffled.sort_unstable();
+/// assert_eq!(shuffled, epoch(Order::Sequential)?);
+/// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -59,6 +72,19 @@ impl fmt::Display for Order {
 }
 
 /// What happens to the samples that do not fill the last global batch of an epoch.
+///
+/// ```
+/// use hccl_candle::sampler::{Remainder, Sampler};
+/// // Rank 1 of 2, one sample a step, of 5.
+/// let epoch = |remainder| {
+///     let mut sampler = Sampler::new(5, 1, 2, 1)?.remainder(remainder)?;
+///     Ok::<_, hccl_candle::sampler::SamplerError>(sampler.epoch_batches().map(|b| b.indices).collect::<Vec<_>>())
+/// };
+/// assert_eq!(epoch(Remainder::Wrap)?, [vec![1], vec![3], vec![0]]);
+/// assert_eq!(epoch(Remainder::Drop)?, [vec![1], vec![3]]);
+/// assert_eq!(epoch(Remainder::Uneven)?, [vec![1], vec![3], vec![]]);
+/// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remainder {
@@ -83,6 +109,14 @@ impl fmt::Display for Remainder {
 }
 
 /// One rank's part of one global batch.
+///
+/// ```
+/// use hccl_candle::sampler::{Batch, Sampler};
+/// let share = |rank| Sampler::new(8, rank, 2, 3).map(|mut sampler| sampler.next_batch());
+/// assert_eq!(share(0)?.indices, [0, 1, 2]);
+/// assert_eq!(share(1)?, Batch { epoch: 0, step: 0, indices: vec![3, 4, 5], global: 6 });
+/// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Epoch, counted from 0.
@@ -98,12 +132,27 @@ pub struct Batch {
 impl Batch {
     /// This rank's share of the global batch, 0 to 1: the weight that makes the sum over ranks of `weight * local mean`
     /// the mean over the global batch.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let share = |rank| Sampler::evaluation(3, rank, 2, 2).map(|mut sampler| sampler.next_batch().weight());
+    /// assert_eq!([share(0), share(1)], [Ok(2.0 / 3.0), Ok(1.0 / 3.0)]);
+    /// ```
     pub fn weight(&self) -> f64 {
         self.indices.len() as f64 / self.global as f64
     }
 }
 
 /// Where a sampler stands and what it was made for; goes into a checkpoint. The same on every rank.
+///
+/// ```
+/// use hccl_candle::sampler::Sampler;
+/// let mut sampler = Sampler::new(10, 0, 2, 2)?;
+/// sampler.next_batch();
+/// let state = sampler.state();
+/// assert_eq!((state.epoch, state.step, state.samples, state.world), (0, 1, 10, 2));
+/// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplerState {
     /// Epoch of the next batch.
@@ -123,6 +172,13 @@ pub struct SamplerState {
 }
 
 /// Why a sampler could not be made or restored.
+///
+/// ```
+/// use hccl_candle::sampler::{Sampler, SamplerError};
+/// let err = Sampler::new(3, 0, 4, 1).unwrap_err();
+/// assert_eq!(err, SamplerError::MoreRanksThanSamples { world: 4, samples: 3 });
+/// assert!(err.to_string().contains("start at most 3 ranks"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
@@ -185,6 +241,18 @@ pub enum SamplerError {
 }
 
 /// Hands one rank its batches, epoch after epoch; see the [module page](self).
+///
+/// ```
+/// use hccl_candle::sampler::{Order, Sampler};
+/// let mut all = Vec::new();
+/// for rank in 0..2 {
+///     let mut sampler = Sampler::new(4, rank, 2, 1)?.order(Order::Shuffled { seed: 3 });
+///     all.extend(sampler.epoch_batches().flat_map(|batch| batch.indices));
+/// }
+/// all.sort_unstable();
+/// assert_eq!(all, [0, 1, 2, 3]); // together the ranks have seen every sample once
+/// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Sampler {
     rank: usize,
@@ -198,6 +266,14 @@ impl Sampler {
     /// A training sampler at the start of epoch 0: [`Order::Sequential`] and [`Remainder::Wrap`] until told otherwise.
     ///
     /// `batch` is the number of samples a rank and step, `samples` the size of the whole data set.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let mut sampler = Sampler::new(100, 2, 4, 8)?; // 100 samples, rank 2 of 4, 8 samples a step
+    /// assert_eq!(sampler.next_batch().indices, [16, 17, 18, 19, 20, 21, 22, 23]);
+    /// assert!(Sampler::new(100, 4, 4, 8).is_err());
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SamplerError`] when `batch` or `samples` is 0, `rank` is not below `world`, or there are more ranks than samples.
@@ -213,6 +289,17 @@ impl Sampler {
     ///
     /// More ranks than samples are allowed; some ranks then get only empty batches.
     ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let mut counted = 0;
+    /// for rank in 0..3 {
+    ///     let mut sampler = Sampler::evaluation(10, rank, 3, 2)?;
+    ///     counted += sampler.epoch_batches().map(|batch| batch.indices.len()).sum::<usize>();
+    /// }
+    /// assert_eq!(counted, 10); // every sample once
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`SamplerError`] when `batch` or `samples` is 0 or `rank` is not below `world`.
     pub fn evaluation(samples: usize, rank: usize, world: usize, batch: usize) -> Result<Self, SamplerError> {
@@ -220,6 +307,13 @@ impl Sampler {
     }
 
     /// The same sampler with another order, at the same position.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::{Order, Sampler};
+    /// let mut sampler = Sampler::new(16, 0, 1, 16)?.order(Order::Shuffled { seed: 7 });
+    /// assert_ne!(sampler.next_batch().indices, sampler.next_batch().indices); // each epoch has its own
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.state.order = order;
@@ -228,6 +322,14 @@ impl Sampler {
     }
 
     /// The same sampler with another treatment of the last batch, at the start of its epoch.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::{Remainder, Sampler};
+    /// let sampler = Sampler::new(10, 0, 2, 2)?;
+    /// assert_eq!((sampler.steps_per_epoch(), sampler.remainder(Remainder::Drop)?.steps_per_epoch()), (3, 2));
+    /// assert!(Sampler::new(3, 0, 2, 2)?.remainder(Remainder::Drop).is_err());
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SamplerError::NothingLeft`] when `Drop` would leave no step at all.
@@ -241,6 +343,13 @@ impl Sampler {
     }
 
     /// Steps of one epoch, the same on all ranks and at least 1.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let steps = |rank| Sampler::new(50_000, rank, 4, 64).map(|sampler| sampler.steps_per_epoch());
+    /// assert_eq!([steps(0)?, steps(3)?], [196, 196]); // 195.3 global batches
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     pub fn steps_per_epoch(&self) -> usize {
         match self.state.remainder {
             Remainder::Drop => self.state.samples / self.global_batch(),
@@ -249,6 +358,14 @@ impl Sampler {
     }
 
     /// The next batch; after an epoch's last one the next epoch follows by itself, without end.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let mut sampler = Sampler::new(4, 1, 2, 1)?;
+    /// let steps: Vec<_> = (0..3).map(|_| sampler.next_batch()).map(|b| (b.epoch, b.step, b.indices[0])).collect();
+    /// assert_eq!(steps, [(0, 0, 1), (0, 1, 3), (1, 0, 1)]);
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     pub fn next_batch(&mut self) -> Batch {
         let SamplerState { epoch, step, .. } = self.state;
         let (places, global) = self.places(step);
@@ -273,11 +390,32 @@ impl Sampler {
     }
 
     /// Position of the next batch, and what this sampler was made for.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let mut sampler = Sampler::new(4, 1, 2, 1)?;
+    /// sampler.next_batch();
+    /// assert_eq!((sampler.state().epoch, sampler.state().step), (0, 1)); // where the next one is
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     pub fn state(&self) -> SamplerState {
         self.state
     }
 
     /// Continues where `saved` was taken; the next batch is the one that would have followed there.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let mut sampler = Sampler::new(9, 0, 1, 2)?;
+    /// sampler.next_batch();
+    /// let saved = sampler.state();
+    ///
+    /// let mut resumed = Sampler::new(9, 0, 1, 2)?; // in a new process
+    /// resumed.restore(&saved)?;
+    /// assert_eq!(resumed.next_batch().indices, [2, 3]);
+    /// assert!(Sampler::new(9, 0, 1, 3)?.restore(&saved).is_err()); // another batch size
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SamplerError::Differs`] when `saved` comes from another number of samples or ranks, batch size, order, seed or
@@ -293,6 +431,16 @@ impl Sampler {
     }
 
     /// Moves to a position of choice.
+    ///
+    /// ```
+    /// use hccl_candle::sampler::Sampler;
+    /// let mut sampler = Sampler::new(9, 0, 1, 2)?;
+    /// sampler.seek(3, 1)?;
+    /// let batch = sampler.next_batch();
+    /// assert_eq!((batch.epoch, batch.step, batch.indices), (3, 1, vec![2, 3]));
+    /// assert!(sampler.seek(3, 5).is_err());
+    /// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SamplerError::Step`] when `step` is not below [`steps_per_epoch`](Self::steps_per_epoch).
@@ -377,6 +525,16 @@ impl Sampler {
 }
 
 /// Iterator over the rest of an epoch, made by [`Sampler::epoch_batches`].
+///
+/// ```
+/// use hccl_candle::sampler::{EpochBatches, Sampler};
+/// let mut sampler = Sampler::new(9, 0, 1, 2)?;
+/// sampler.next_batch();
+/// let rest: EpochBatches<'_> = sampler.epoch_batches();
+/// assert_eq!(rest.map(|batch| batch.step).collect::<Vec<_>>(), [1, 2, 3, 4]);
+/// assert_eq!(sampler.state().epoch, 1);
+/// # Ok::<(), hccl_candle::sampler::SamplerError>(())
+/// ```
 #[derive(Debug)]
 pub struct EpochBatches<'a> {
     sampler: &'a mut Sampler,

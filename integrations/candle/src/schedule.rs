@@ -13,6 +13,15 @@
 use crate::error::{Error, Result};
 
 /// A learning rate for every step.
+///
+/// ```
+/// use hccl_candle::Schedule;
+/// let schedule = Schedule::warmup_cosine(0.1, 5, 105, 0.0)?;
+/// let (whole, resumed): (Vec<f64>, Vec<f64>) =
+///     ((0..200).map(|step| schedule.at(step)).collect(), (60..200).map(|step| schedule.at(step)).collect());
+/// assert_eq!(whole[60..], resumed); // nothing to save but the step
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule(Kind);
 
@@ -26,6 +35,13 @@ enum Kind {
 impl Schedule {
     /// Always the same.
     ///
+    /// ```
+    /// use hccl_candle::Schedule;
+    /// assert_eq!(Schedule::constant(0.1)?.at(12345), 0.1);
+    /// assert!(Schedule::constant(f64::NAN).is_err());
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A rate that is negative or not finite.
     pub fn constant(lr: f64) -> Result<Self> {
@@ -34,6 +50,14 @@ impl Schedule {
 
     /// Rises in a line over `warmup` steps to `peak`, `peak / warmup` being the first; then falls along half a cosine to
     /// `floor` at step `total`, and stays there.
+    ///
+    /// ```
+    /// use hccl_candle::Schedule;
+    /// let schedule = Schedule::warmup_cosine(0.4, 4, 104, 0.0)?;
+    /// assert_eq!([0, 1, 3].map(|step| schedule.at(step)), [0.1, 0.2, 0.4]);
+    /// assert!((schedule.at(54) - 0.2).abs() < 1e-12 && schedule.at(104) == 0.0);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Rates that are negative or not finite, a floor above the peak, a warm-up that is longer than the whole.
@@ -50,6 +74,13 @@ impl Schedule {
 
     /// `lr`, times `factor` after every `every` steps.
     ///
+    /// ```
+    /// use hccl_candle::Schedule;
+    /// let schedule = Schedule::step(0.4, 30, 0.5)?; // halved every 30 steps
+    /// assert_eq!([0, 29, 30, 60].map(|step| schedule.at(step)), [0.4, 0.4, 0.2, 0.1]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A rate or factor that is negative or not finite, an `every` of 0.
     pub fn step(lr: f64, every: u64, factor: f64) -> Result<Self> {
@@ -60,6 +91,13 @@ impl Schedule {
     }
 
     /// The rate of a step, counted from 0.
+    ///
+    /// ```
+    /// use hccl_candle::Schedule;
+    /// let schedule = Schedule::step(1.0, 10, 0.5)?;
+    /// assert!(schedule.at(9) > schedule.at(10));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn at(&self, step: u64) -> f64 {
         match self.0 {
             Kind::Constant { lr } => lr,

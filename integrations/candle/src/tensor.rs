@@ -38,8 +38,32 @@ use candle_core::{Device, Shape, Tensor};
 use hccl::{Axis, Communicator, OpKind, Peer, ReduceOp, Root};
 
 /// Collectives on tensors, for every [`Communicator`]. The [module page](self) says what is copied.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use hccl_candle::TensorCollectives;
+/// let norms = hccl_candle::local(2, |comm| {
+///     let x = Tensor::new(&[comm.rank().index() as f32 * 6.0, 4.0], &Device::Cpu)?;
+///     comm.all_reduce_tensor(&x, hccl::Avg)?;
+///     Ok(x.sqr()?.sum_all()?.sqrt()?.to_scalar::<f32>()?)
+/// })?;
+/// assert_eq!(norms, [5.0, 5.0]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 pub trait TensorCollectives<A: Axis> {
     /// Reduces over all ranks, in place; every rank gets the same bits.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let x = Tensor::new(&[[1f32, comm.rank().index() as f32]], &Device::Cpu)?;
+    ///     comm.all_reduce_tensor(&x, hccl::Sum)?;
+    ///     Ok(x.to_vec2::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[[2.0, 1.0]]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A dtype that does not travel, [`Avg`](hccl::Avg) of integers, a broadcast view, a tensor off the CPU; ranks that
@@ -47,6 +71,18 @@ pub trait TensorCollectives<A: Axis> {
     fn all_reduce_tensor<Op: ReduceOp<f32>>(&self, tensor: &Tensor, op: Op) -> Result<()>;
 
     /// The root's values into every rank's tensor, in place.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let weight = Tensor::new(&[comm.rank().index() as f32 + 3.0; 2], &Device::Cpu)?;
+    ///     comm.broadcast_tensor(&weight, comm.root(1)?)?;
+    ///     Ok(weight.to_vec1::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[4.0; 2]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`all_reduce_tensor`](Self::all_reduce_tensor).
@@ -56,6 +92,17 @@ pub trait TensorCollectives<A: Axis> {
     ///
     /// A scalar counts as `[1]`.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let own = Tensor::new(&[[comm.rank().index() as u32, 7]], &Device::Cpu)?;
+    ///     Ok(comm.all_gather_tensor(&own)?.to_vec2::<u32>()?)
+    /// })?;
+    /// assert_eq!(out, [[[0, 7], [1, 7]]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A dtype that does not travel, a tensor off the CPU; ranks that differ in length or dtype; a lost peer.
     fn all_gather_tensor(&self, tensor: &Tensor) -> Result<Tensor>;
@@ -63,11 +110,34 @@ pub trait TensorCollectives<A: Axis> {
     /// Like [`all_gather_tensor`](Self::all_gather_tensor) for tensors whose first axis differs between ranks, also by
     /// being 0 long. Exchanges the shapes first: one more small collective.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(3, |comm| {
+    ///     let rank = comm.rank().index();
+    ///     let own = Tensor::full(rank as u32, (rank, 2), &Device::Cpu)?; // 0, 1 or 2 rows
+    ///     Ok(comm.all_gather_tensor_v(&own)?.to_vec2::<u32>()?)
+    /// })?;
+    /// assert_eq!(out[0], [[1, 1], [2, 2], [2, 2]]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// On every rank, ranks whose dtype or later axes differ, named with both shapes; else as there.
     fn all_gather_tensor_v(&self, tensor: &Tensor) -> Result<Tensor>;
 
     /// Reduces over all ranks and leaves rank r with the r-th part of the first axis: `[n * d, …]` gives `[d, …]`.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let x = Tensor::new(&[[1f32, 2.0], [10.0, comm.rank().index() as f32]], &Device::Cpu)?;
+    ///     Ok(comm.reduce_scatter_tensor(&x, hccl::Sum)?.to_vec2::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[[2.0, 4.0]], [[20.0, 1.0]]]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A first axis that the number of ranks does not divide; else as for
@@ -76,6 +146,20 @@ pub trait TensorCollectives<A: Axis> {
 
     /// Sends a tensor with its shape and dtype; returns when it was received.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let x = Tensor::new(&[[1f32, 2.0, 3.0]], &Device::Cpu)?;
+    ///     match comm.rank().index() {
+    ///         0 => comm.send_tensor(&x.t()?, comm.peer(1)?).map(|()| vec![]),
+    ///         _ => Ok(comm.recv_tensor(comm.peer(0)?, 1 << 20)?.dims().to_vec()),
+    ///     }
+    /// })?;
+    /// assert_eq!(out, [vec![], vec![3, 1]]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// More than [`MAX_DIMS`] axes; [`Error::Message`] when the receiver does not take it, before any value moves; else
     /// as for [`all_gather_tensor`](Self::all_gather_tensor).
@@ -83,11 +167,40 @@ pub trait TensorCollectives<A: Axis> {
 
     /// Receives a tensor of whatever shape and dtype, of at most `max_bytes` bytes, into fresh memory.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::{Error, TensorCollectives};
+    /// let results = hccl::local_results(2, |comm| {
+    ///     let large = Tensor::zeros(1000, candle_core::DType::F64, &Device::Cpu)?;
+    ///     match comm.rank().index() {
+    ///         0 => comm.send_tensor(&large, comm.peer(1)?),
+    ///         _ => comm.recv_tensor(comm.peer(0)?, 100).map(drop), // takes 100 bytes at most
+    ///     }
+    /// })?;
+    /// assert!(results.iter().all(|result| matches!(result, Err(Error::Message { .. }))));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Message`], on both sides, for a larger one; a lost peer; a peer that sends something else.
     fn recv_tensor(&self, from: Peer<A>, max_bytes: usize) -> Result<Tensor>;
 
     /// Receives into a tensor's own memory.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::TensorCollectives;
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let x = Tensor::new(&[comm.rank().index() as f32 + 1.0; 2], &Device::Cpu)?;
+    ///     match comm.rank().index() {
+    ///         0 => comm.send_tensor(&x, comm.peer(1)?)?,
+    ///         _ => comm.recv_tensor_into(&x, comm.peer(0)?)?, // the same memory for every microbatch
+    ///     }
+    ///     Ok(x.to_vec1::<f32>()?)
+    /// })?;
+    /// assert_eq!(out, [[1.0; 2]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Message`], on both sides, when shape or dtype differ from those of `tensor`; else as for

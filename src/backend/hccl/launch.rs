@@ -133,15 +133,18 @@ impl Station {
         let blocks = Blocks::of(&call.send_parts);
         let (counts, starts) = (address(&blocks.counts), address(&blocks.starts));
         let mine = (call.recv.bytes / call.dtype.size()) as u64;
-        // SAFETY: addresses of the device, valid for what the table of `Call` says until the stream is finished, for
-        // which `run` waits; handles are the station's own. Count arrays are read during the call and live longer.
-        let done = unsafe {
-            match call.kind {
-                Kind::AllReduce => hccl::all_reduce(libs, send, recv, count, dtype, op, comm, stream),
-                Kind::Reduce => hccl::reduce(libs, send, recv, count, dtype, op, call.root, comm, stream),
-                Kind::ReduceScatter => hccl::reduce_scatter(libs, send, recv, count, dtype, op, comm, stream),
-                _ => hccl::reduce_scatter_v(libs, send, counts, starts, recv, mine, dtype, op, comm, stream),
-            }
+        // SAFETY (every block here): addresses of the device, valid for what the table of `Call` says until the stream is
+        // finished, for which `run` waits; handles are the station's own. Count arrays are read during the call and live
+        // longer.
+        let done = match call.kind {
+            // SAFETY: as above.
+            Kind::AllReduce => unsafe { hccl::all_reduce(libs, send, recv, count, dtype, op, comm, stream) },
+            // SAFETY: as above.
+            Kind::Reduce => unsafe { hccl::reduce(libs, send, recv, count, dtype, op, call.root, comm, stream) },
+            // SAFETY: as above.
+            Kind::ReduceScatter => unsafe { hccl::reduce_scatter(libs, send, recv, count, dtype, op, comm, stream) },
+            // SAFETY: as above.
+            _ => unsafe { hccl::reduce_scatter_v(libs, send, counts, starts, recv, mine, dtype, op, comm, stream) },
         };
         Ok(done?)
     }
@@ -154,6 +157,7 @@ impl Station {
         // SAFETY (every block here): as in `reduce`.
         let done = match call.kind {
             Kind::Barrier if !self.has(Kind::Barrier) => Ok(()),
+            // SAFETY: as above.
             Kind::Barrier => unsafe { hccl::barrier(libs, comm, stream) },
             Kind::Broadcast => {
                 let buf = if here { send } else { recv };

@@ -7,7 +7,7 @@ use candle_core::Var;
 use hccl::{Axis, Communicator};
 
 /// Checks that all ranks have the same lines. The texts travel only when their digests differ.
-pub(super) fn agree<A: Axis>(comm: &Communicator<A>, what: &'static str, lines: &[String]) -> Result<()> {
+pub(crate) fn agree<A: Axis>(comm: &Communicator<A>, what: &'static str, lines: &[String]) -> Result<()> {
     let mut digest = Digest::new();
     lines.iter().for_each(|line| digest.text(line));
     let digests = comm.all_gather_bytes(&digest.finish().to_le_bytes())?;
@@ -27,7 +27,7 @@ pub(super) fn agree<A: Axis>(comm: &Communicator<A>, what: &'static str, lines: 
 }
 
 /// The checksum of all variables, when it is the same on all ranks.
-pub(super) fn check_replicas<'a, A: Axis>(
+pub(crate) fn check_replicas<'a, A: Axis>(
     comm: &Communicator<A>,
     named: impl Iterator<Item = (&'a str, &'a Var)>,
 ) -> Result<u64> {

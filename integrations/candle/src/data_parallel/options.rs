@@ -4,6 +4,23 @@ use crate::error::{Error, Result};
 use candle_core::DType;
 
 /// The dtype in which gradients travel. Sums run in f32 for halves and are rounded once, in f64 for f64.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Options, Wire};
+/// let bytes = |wire| {
+///     hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///         let mut dp = DataParallel::new(comm, &map, Options::default().wire(wire))?;
+///         let grads = dp.backward(&w.sum_all()?)?;
+///         Ok(dp.sync(grads)?.stats().bytes)
+///     })
+/// };
+/// assert_eq!((bytes(Wire::Native)?, bytes(Wire::Bf16)?), (vec![8, 8], vec![4, 4]));
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wire {
@@ -33,6 +50,25 @@ impl Wire {
 ///
 /// Ranks agree by flags that travel with each synchronisation. Under every policy but `Error`, a parameter without
 /// gradient on some ranks counts as zeros there. A rank of weight 0 never lacks a gradient.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{DataParallel, Options, Unused};
+/// let unused = |policy| {
+///     hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+/// #       map.get(3, "unused", Init::Const(0.0), DType::F32, &Device::Cpu)?;
+///         let mut dp = DataParallel::new(comm, &map, Options::default().unused(policy))?;
+///         let grads = dp.backward(&w.sum_all()?)?; // does not reach `unused`
+///         Ok(dp.sync(grads)?.get("unused").is_some())
+///     })
+/// };
+/// assert!(unused(Unused::Error).is_err_and(|err| err.to_string().contains("`unused`")));
+/// assert_eq!((unused(Unused::Zero)?, unused(Unused::Skip)?), (vec![true; 2], vec![false; 2]));
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unused {
@@ -46,6 +82,23 @@ pub enum Unused {
 }
 
 /// How variables that get no gradient, like BatchNorm's running statistics, are kept together.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use hccl_candle::{Buffers, DataParallel, Options};
+/// let out = hccl_candle::local(2, |comm| {
+///     let rank = comm.rank().index() as f32;
+///     let (w, seen) = (Var::new(1f32, &Device::Cpu)?, Var::new(0f32, &Device::Cpu)?);
+///     let vars = [("w".to_owned(), w.clone()), ("seen".to_owned(), seen.clone())];
+///     let mut dp = DataParallel::from_vars(comm, vars, Options::default().buffer("seen", Buffers::Average))?;
+///     seen.set(&Tensor::new(rank * 10.0, &Device::Cpu)?)?; // what the forward pass did
+///     let grads = dp.backward(&w.sqr()?)?;
+///     dp.sync(grads)?;
+///     Ok(seen.to_scalar::<f32>()?)
+/// })?;
+/// assert_eq!(out, [5.0, 5.0]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Buffers {
@@ -98,6 +151,22 @@ impl Default for Options {
 
 impl Options {
     /// How many bytes are reduced at once; a larger parameter travels alone. Never changes a result's bits.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    /// #   let v = map.get(2, "v", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().bucket_bytes(8))?;
+    ///     let grads = dp.backward(&(w * v)?.sum_all()?)?; // two parameters of 8 bytes
+    ///     Ok(dp.sync(grads)?.stats().buckets)
+    /// })?;
+    /// assert_eq!(out, [2, 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: usize) -> Self {
         self.bucket_bytes = bytes;
@@ -106,6 +175,23 @@ impl Options {
     }
 
     /// The size of the first bucket: a smaller one lets communication start early.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    /// #   let (u, v) = (map.get(2, "u", Init::Const(1.0), DType::F32, &Device::Cpu)?, w.clone());
+    /// #   let v = map.get(2, "v", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().first_bucket_bytes(8))?;
+    ///     let grads = dp.backward(&(w * v)?.mul(&u)?.sum_all()?)?; // three parameters of 8 bytes
+    ///     Ok(dp.sync(grads)?.stats().buckets)
+    /// })?;
+    /// assert_eq!(out, [2, 2]); // one of 8 bytes, one of 16
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn first_bucket_bytes(mut self, bytes: usize) -> Self {
         self.first_bucket_bytes = bytes;
@@ -113,6 +199,22 @@ impl Options {
     }
 
     /// The dtype in which gradients travel.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options, Wire};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let rank = comm.rank().index() as f64;
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().wire(Wire::Bf16))?;
+    ///     let grads = dp.backward(&w.affine(1.001 + rank, 0.0)?.sum_all()?)?;
+    ///     Ok(dp.sync(grads)?.get("w").map(|grad| grad.to_vec1::<f32>()).transpose()?)
+    /// })?;
+    /// assert_eq!(out, [Some(vec![1.5; 2]), Some(vec![1.5; 2])]); // 1.501 in 8 bits of precision
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn wire(mut self, wire: Wire) -> Self {
         self.wire = wire;
@@ -120,6 +222,21 @@ impl Options {
     }
 
     /// Synchronises only each k-th batch given to [`accumulate`](crate::DataParallel::accumulate).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().accumulate(2))?;
+    ///     let (first, second) = (dp.backward(&w.sum_all()?)?, dp.backward(&w.sum_all()?)?);
+    ///     Ok((dp.accumulate(first)?.is_some(), dp.accumulate(second)?.is_some()))
+    /// })?;
+    /// assert_eq!(out, [(false, true); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn accumulate(mut self, k: usize) -> Self {
         self.accumulate = k;
@@ -127,6 +244,23 @@ impl Options {
     }
 
     /// What becomes of a parameter that the loss does not reach.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Options, Unused};
+    /// let out = hccl_candle::local(2, |comm| {
+    /// #   let map = VarMap::new();
+    /// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    /// #   map.get(3, "frozen", Init::Const(0.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default().unused(Unused::Skip))?;
+    ///     let grads = dp.backward(&w.sum_all()?)?; // does not reach `frozen`
+    ///     let grads = dp.sync(grads)?;
+    ///     Ok(grads.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>())
+    /// })?;
+    /// assert_eq!(out, [["w"]; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn unused(mut self, policy: Unused) -> Self {
         self.unused = policy;
@@ -134,6 +268,22 @@ impl Options {
     }
 
     /// Compares checksums of all replicas after every k-th synchronisation; 0 is never.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, Var};
+    /// use hccl_candle::{DataParallel, Error, Options};
+    /// let err = hccl_candle::local(3, |comm| {
+    ///     let (rank, w) = (comm.rank().index() as f32, Var::new(1f32, &Device::Cpu)?);
+    ///     let options = Options::default().check_every(1);
+    ///     let mut dp = DataParallel::from_vars(comm, [("w".to_owned(), w.clone())], options)?;
+    ///     w.set(&Tensor::new(rank, &Device::Cpu)?)?; // ranks drift apart
+    ///     let grads = dp.backward(&w.sqr()?)?;
+    ///     dp.sync(grads)
+    /// })
+    /// .unwrap_err();
+    /// assert!(matches!(err, Error::Drift { .. }), "{err}");
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn check_every(mut self, k: u64) -> Self {
         self.check_every = k;
@@ -141,6 +291,19 @@ impl Options {
     }
 
     /// Declares that variables of this name (whole, or the last part after a dot) are buffers. A later call wins.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use hccl_candle::{Buffers, DataParallel, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let vars = ["fc.weight", "fc.seen"].map(|name| (name.to_owned(), Var::new(1f32, &Device::Cpu)));
+    ///     let vars = vars.into_iter().map(|(name, var)| Ok((name, var?))).collect::<hccl_candle::Result<Vec<_>>>()?;
+    ///     let dp = DataParallel::from_vars(comm, vars, Options::default().buffer("seen", Buffers::Local))?;
+    ///     Ok((dp.parameters().len(), dp.buffers().count()))
+    /// })?;
+    /// assert_eq!(out, [(1, 1); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn buffer(mut self, name: impl Into<String>, policy: Buffers) -> Self {
         self.buffers.push((name.into(), policy));

@@ -9,6 +9,22 @@ use std::sync::{Arc, PoisonError};
 /// The trainable variables of a model, sorted by name. Clones are the same list.
 ///
 /// candle's `VarMap` iterates in an order that differs between ranks; names do not.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{AdamW, AdamWConfig, DataParallel, Options};
+/// let out = hccl_candle::local(2, |comm| {
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let dp = DataParallel::new(comm, &map, Options::default())?;
+///     let parameters = dp.parameters().clone(); // the same variables
+///     AdamW::new(&parameters, AdamWConfig::default())?;
+///     Ok(parameters.iter().map(|(_, var)| var.elem_count()).sum::<usize>())
+/// })?;
+/// assert_eq!(out, [2, 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Parameters(Arc<Inner>);
 
@@ -20,6 +36,16 @@ struct Inner {
 
 impl Parameters {
     /// Sorts by name.
+    ///
+    /// ```
+    /// use candle_core::{Device, Var};
+    /// use hccl_candle::Parameters;
+    /// let var = |value: f32| Var::new(value, &Device::Cpu);
+    /// let parameters = Parameters::new([("fc.weight".to_owned(), var(1.0)?), ("conv.weight".to_owned(), var(2.0)?)])?;
+    /// assert_eq!(parameters.names().collect::<Vec<_>>(), ["conv.weight", "fc.weight"]);
+    /// assert!(Parameters::new([("w".to_owned(), var(1.0)?), ("w".to_owned(), var(2.0)?)]).is_err());
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A name that comes twice; a variable whose dtype has no gradient (only F16, BF16, F32 and F64 have).
@@ -38,26 +64,65 @@ impl Parameters {
     }
 
     /// How many there are.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// let w = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+    /// assert_eq!(hccl_candle::Parameters::new([("w".to_owned(), w)])?.len(), 1); // variables, not elements
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.0.names.len()
     }
 
     /// Whether there is none.
+    ///
+    /// ```
+    /// assert!(hccl_candle::Parameters::new([])?.is_empty());
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.names.is_empty()
     }
 
     /// Names in order.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// let w = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+    /// let vars = [("fc.weight".to_owned(), w.clone()), ("fc.bias".to_owned(), w)];
+    /// let parameters = hccl_candle::Parameters::new(vars)?;
+    /// assert_eq!(parameters.names().next(), Some("fc.bias"));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.names.iter().map(String::as_str)
     }
 
     /// Names and variables in order.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// let w = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+    /// let parameters = hccl_candle::Parameters::new([("w".to_owned(), w)])?;
+    /// let elements: usize = parameters.iter().map(|(_, var)| var.elem_count()).sum();
+    /// assert_eq!(elements, 2);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Var)> {
         self.names().zip(&self.0.vars)
     }
 
     /// The variable of a name.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// let w = Var::new(&[1f32, 2.0], &Device::Cpu)?;
+    /// let parameters = hccl_candle::Parameters::new([("w".to_owned(), w)])?;
+    /// assert_eq!(parameters.get("w").map(|var| var.dims()), Some(&[2][..]));
+    /// assert!(parameters.get("b").is_none());
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn get(&self, name: &str) -> Option<&Var> {
         self.position(name).map(|at| self.var(at))
     }

@@ -20,6 +20,31 @@ use hccl::Axis;
 use std::time::Instant;
 
 /// What [`DataParallel::backward_segments`] gives.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use candle_core::Result;
+/// use hccl_candle::{DataParallel, Options, nn::SegmentedModel};
+///
+/// struct Scale(Tensor); // a model of one segment
+/// impl SegmentedModel for Scale {
+///     fn len(&self) -> usize { 1 }
+///     fn forward(&self, _: usize, x: &Tensor, _: bool) -> Result<Tensor> { x * &self.0 }
+///     fn parameters(&self, _: usize) -> Vec<String> { vec!["w".to_owned()] }
+/// }
+/// let out = hccl_candle::local(2, |comm| {
+///     let x = Tensor::full(comm.rank().index() as f32 + 1.0, 2, &Device::Cpu)?;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let done = dp.backward_segments(&Scale(w), &x, 1.0, |y| y.sum_all())?;
+///     Ok((done.loss.to_scalar::<f32>()?, done.grads.map(|grads| grads.norm()).transpose()?))
+/// })?;
+/// let norm = Some(1.5f64.hypot(1.5)); // of the mean
+/// assert_eq!(out, [(2.0, norm), (4.0, norm)]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Segmented {
@@ -36,6 +61,36 @@ impl<A: Axis> DataParallel<A> {
     ///
     /// `loss` makes this rank's loss of the model's output. `weight` is as in
     /// [`backward_weighted`](Self::backward_weighted).
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use candle_core::{Module, Result};
+    /// use candle_nn::{Linear, VarBuilder, linear};
+    /// use hccl_candle::{DataParallel, Options, nn::SegmentedModel};
+    ///
+    /// struct Mlp(Vec<Linear>); // each layer is a segment
+    /// impl SegmentedModel for Mlp {
+    ///     fn len(&self) -> usize { self.0.len() }
+    ///     fn forward(&self, segment: usize, x: &Tensor, _: bool) -> Result<Tensor> { self.0[segment].forward(x) }
+    ///     fn parameters(&self, segment: usize) -> Vec<String> {
+    ///         vec![format!("{segment}.weight"), format!("{segment}.bias")]
+    ///     }
+    /// }
+    /// let same = hccl_candle::local(2, |comm| {
+    ///     let x = Tensor::full(comm.rank().index() as f32 + 1.0, (3, 2), &Device::Cpu)?;
+    ///     let map = VarMap::new();
+    ///     let vb = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+    ///     let model = Mlp(vec![linear(2, 4, vb.pp("0"))?, linear(4, 1, vb.pp("1"))?]);
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let pieces = dp.backward_segments(&model, &x, 1.0, |y| y.sqr()?.mean_all())?.grads;
+    ///     let whole = dp.backward(&model.forward_all(&x, true)?.sqr()?.mean_all()?)?;
+    ///     let whole = dp.sync(whole)?.norm()?;
+    ///     Ok(pieces.map(|grads| grads.norm()).transpose()?.is_some_and(|norm| (norm - whole).abs() <= 1e-5 * whole))
+    /// })?;
+    /// assert_eq!(same, [true, true]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Segments whose parameters are not each of this replica's exactly once, or that differ between ranks; those of the
@@ -108,7 +163,7 @@ impl<A: Axis> DataParallel<A> {
         }
         let line = |(segment, names): (usize, &Vec<String>)| format!("segment {segment}: {}", names.join(", "));
         let lines: Vec<String> = names.iter().enumerate().map(line).collect();
-        agree::agree(&self.comm, "segments", &lines)?;
+        agree(&self.comm, "segments", &lines)?;
         self.plan = Plan::segmented(&self.parameters, &self.options, &names)?;
         Ok(())
     }

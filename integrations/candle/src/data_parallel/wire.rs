@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use hccl::{Avg, Axis, Communicator, DeviceBuffer, Pending, ReduceOp, Sum};
 
 /// What travels.
-trait Wired: hccl::Float {
+pub(super) trait Wired: hccl::Float {
     fn of(x: f64) -> Self;
     fn of_f32(x: f32) -> Self;
     fn back(self) -> f64;
@@ -43,7 +43,7 @@ pub(super) enum Flat {
 
 /// Elements that the processor writes and reads, and a collective reduces.
 #[derive(Debug)]
-pub(super) enum Room<W> {
+pub(super) enum Room<W: hccl::Element> {
     /// Memory that the peers reach.
     Shared(DeviceBuffer<W>),
     /// Memory of the host: candle has no tensors on an NPU, so the library carries the elements to the NPU and back.
@@ -85,7 +85,7 @@ impl<W: Wired> Room<W> {
 }
 
 /// A [`Room`] while it is reduced.
-pub(super) enum Moving<W> {
+pub(super) enum Moving<W: hccl::Element> {
     Shared(Pending<DeviceBuffer<W>>),
     Staged(Pending<Vec<W>>),
 }
@@ -235,7 +235,7 @@ impl<W: Wired> VisitMut for Drain<'_, W> {
 }
 
 /// Gradients are kept in f64 for F64 parameters and in f32 for all others.
-pub(super) fn gradient_dtype(parameter: DType) -> DType {
+pub(crate) fn gradient_dtype(parameter: DType) -> DType {
     match parameter {
         DType::F64 => DType::F64,
         _ => DType::F32,

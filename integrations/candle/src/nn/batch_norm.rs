@@ -14,6 +14,12 @@ use std::sync::Arc;
 use sums::Moments;
 
 /// Constants of a [`BatchNorm2d`].
+///
+/// ```
+/// use hccl_candle::nn::BatchNormConfig;
+/// let last_of_block = BatchNormConfig { initial_weight: 0.0, ..BatchNormConfig::default() };
+/// assert_eq!((last_of_block.eps, last_of_block.momentum), (1e-5, 0.1));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormConfig {
     /// Added to the variance before its square root is taken.
@@ -72,6 +78,17 @@ impl BatchNorm2d {
     /// Fresh ones are 1 (or [`initial_weight`](BatchNormConfig::initial_weight)), 0, 0 and 1. `num_batches_tracked`,
     /// which PyTorch stores beside them, is never asked for.
     ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use hccl_candle::nn::BatchNorm2d;
+    /// let map = VarMap::new();
+    /// let norm = BatchNorm2d::new(3, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu).pp("bn1"))?;
+    /// assert_eq!(norm.weight().to_vec1::<f32>()?, [1.0; 3]);
+    /// assert!(map.data().lock().is_ok_and(|vars| vars.contains_key("bn1.running_var")));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A name that `vb` lacks or holds with another shape.
     pub fn new(channels: usize, vb: VarBuilder<'_>) -> Result<Self> {
@@ -79,6 +96,16 @@ impl BatchNorm2d {
     }
 
     /// As [`new`](Self::new), with other constants.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use hccl_candle::nn::{BatchNorm2d, BatchNormConfig};
+    /// let (map, config) = (VarMap::new(), BatchNormConfig { initial_weight: 0.0, ..BatchNormConfig::default() });
+    /// let norm = BatchNorm2d::with_config(2, config, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu))?;
+    /// assert_eq!(norm.weight().to_vec1::<f32>()?, [0.0; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`new`](Self::new); a negative `eps`, a momentum outside 0 to 1.
@@ -100,6 +127,31 @@ impl BatchNorm2d {
     /// The same layer with statistics over the batches of all ranks of `reduce`'s group, in training.
     ///
     /// See [`StatsReduce`] for the calls it makes and why their order agrees between ranks.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use hccl_candle::nn::{BatchNorm2d, StatsReduce};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// struct Ranks(Mutex<hccl::Communicator>);
+    /// impl StatsReduce for Ranks {
+    ///     fn all_reduce_sum(&self, values: &mut [f64]) -> candle_core::Result<()> {
+    ///         let comm = self.0.lock().map_err(|_| candle_core::Error::msg("a rank panicked"))?;
+    ///         comm.all_reduce(values, hccl::Sum).map_err(candle_core::Error::wrap)
+    ///     }
+    /// }
+    /// let means = hccl_candle::local(2, |comm| {
+    ///     let x = Tensor::full(comm.rank().index() as f64 * 10.0, (1, 1, 2, 2), &Device::Cpu)?;
+    ///     let map = VarMap::new();
+    ///     let norm = BatchNorm2d::new(1, VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu))?;
+    ///     let norm = norm.synchronized(Arc::new(Ranks(Mutex::new(comm))));
+    ///     norm.forward(&x, true)?;
+    ///     Ok(norm.running_mean().to_vec1::<f64>()?)
+    /// })?;
+    /// assert_eq!(means, [[0.5]; 2]); // a tenth of the mean over both batches
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     #[must_use]
     pub fn synchronized(mut self, reduce: Arc<dyn StatsReduce>) -> Self {
         self.sync = Some(reduce);
@@ -107,26 +159,77 @@ impl BatchNorm2d {
     }
 
     /// The factor per channel, γ.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(4, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu))?;
+    /// assert_eq!(norm.weight().dims(), [4]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
     /// The offset per channel, β.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(2, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu))?;
+    /// assert_eq!(norm.bias().to_vec1::<f32>()?, [0.0; 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn bias(&self) -> &Tensor {
         &self.bias
     }
 
     /// The running mean per channel.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(1, VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu))?;
+    /// norm.forward(&Tensor::full(10f64, (2, 1, 1, 1), &Device::Cpu)?, true)?;
+    /// assert_eq!(norm.running_mean().to_vec1::<f64>()?, [1.0]); // a tenth of the way to the batch's
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn running_mean(&self) -> &Var {
         &self.running_mean
     }
 
     /// The running unbiased variance per channel.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(1, VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu))?;
+    /// norm.forward(&Tensor::full(10f64, (2, 1, 1, 1), &Device::Cpu)?, true)?;
+    /// assert_eq!(norm.running_var().to_vec1::<f64>()?, [0.9]); // a tenth of the way to the batch's, which is 0
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn running_var(&self) -> &Var {
         &self.running_var
     }
 
     /// Normalises `x`; with `train` by the batch's statistics, updating the running ones.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(1, VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu))?;
+    /// let x = Tensor::new(&[5f64, 7.0], &Device::Cpu)?.reshape((2, 1, 1, 1))?;
+    /// let y = norm.forward(&x, true)?.flatten_all()?.to_vec1::<f64>()?; // by the batch's statistics
+    /// assert!((y[0] + 1.0).abs() < 1e-4 && (y[1] - 1.0).abs() < 1e-4);
+    /// let z = norm.forward(&x, false)?.flatten_all()?.to_vec1::<f64>()?; // by the running ones
+    /// assert!(z[0] > 4.0 && z[1] > z[0]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Anything but a CPU tensor of f32 or f64 with four dimensions, the layer's channels and dtype; in training fewer
@@ -137,6 +240,17 @@ impl BatchNorm2d {
 
     /// `relu(forward(x))` in one operation: one pass over memory less each way, one temporary less in the graph.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(1, VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu))?;
+    /// let x = Tensor::new(&[-3f64, 2.0], &Device::Cpu)?.reshape((2, 1, 1, 1))?;
+    /// let y = norm.forward_relu(&x, false)?.flatten_all()?.to_vec1::<f64>()?;
+    /// assert!(y[0] == 0.0 && (y[1] - 2.0).abs() < 1e-4);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`forward`](Self::forward).
     pub fn forward_relu(&self, x: &Tensor, train: bool) -> Result<Tensor> {
@@ -144,6 +258,17 @@ impl BatchNorm2d {
     }
 
     /// `relu(forward(x) + residual)` in one operation: the end of a residual block.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// let map = VarMap::new();
+    /// let norm = hccl_candle::nn::BatchNorm2d::new(1, VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu))?;
+    /// let x = Tensor::new(&[-3f64, 2.0], &Device::Cpu)?.reshape((2, 1, 1, 1))?;
+    /// let y = norm.forward_add_relu(&x, &x.affine(0.0, 1.0)?, false)?.flatten_all()?.to_vec1::<f64>()?;
+    /// assert!(y[0] == 0.0 && (y[1] - 3.0).abs() < 1e-4); // 1 was added to each
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`forward`](Self::forward), and a `residual` of another shape or dtype than `x`.

@@ -8,6 +8,12 @@ use candle_nn::VarBuilder;
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
 
 /// How a convolution walks over its input; pairs are (vertical, horizontal).
+///
+/// ```
+/// use hccl_candle::nn::Conv2dConfig;
+/// let config = Conv2dConfig { stride: (2, 2), padding: (3, 3), ..Conv2dConfig::default() };
+/// assert_eq!((config.dilation, config.groups, config.bias), ((1, 1), 1, false));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2dConfig {
     /// Step of the window, in pixels, at least 1.
@@ -37,6 +43,18 @@ impl Default for Conv2dConfig {
 /// `dcols = Wᵀ dout`. The columns are laid out again in the backward pass rather than kept: a copy in cache is cheap
 /// beside the products, and keeping them would hold nine times the activations of a 3x3 layer. Images with few pixels
 /// share one product.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+/// let map = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+/// let config = Conv2dConfig { stride: (2, 2), padding: (3, 3), ..Conv2dConfig::default() };
+/// let conv = Conv2d::new(3, 8, 7, config, vb.pp("conv1"))?;
+/// assert_eq!(conv.forward(&Tensor::ones((2, 3, 32, 32), DType::F32, &Device::Cpu)?)?.dims(), [2, 8, 16, 16]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Conv2d {
     weight: Tensor,
@@ -50,6 +68,17 @@ impl Conv2d {
     /// Fresh weights are drawn as in torchvision's ResNet: normal with mean 0 and standard deviation
     /// `sqrt(2 / (filters * kernel * kernel))` (Kaiming, fan out, ReLU); the bias starts at 0. candle's CPU generator
     /// cannot be seeded, so ranks must agree on weights by a broadcast.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+    /// let map = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+    /// let conv = Conv2d::new(3, 8, 5, Conv2dConfig { bias: true, ..Conv2dConfig::default() }, vb)?;
+    /// assert_eq!((conv.weight().dims(), conv.bias().map(|bias| bias.dims())), (&[8, 3, 5, 5][..], Some(&[8][..])));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A configuration that [`from_tensors`](Self::from_tensors) refuses; a name that `vb` lacks or holds with another
@@ -70,6 +99,16 @@ impl Conv2d {
 
     /// A convolution with these tensors as weights, which may be variables: `weight` is `O x C x KH x KW`, `bias` is
     /// `O`.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+    /// let edges = Tensor::new(&[-1f32, 1.0], &Device::Cpu)?.reshape((1, 1, 1, 2))?;
+    /// let x = Tensor::new(&[3f32, 3.0, 8.0], &Device::Cpu)?.reshape((1, 1, 1, 3))?;
+    /// let y = Conv2d::from_tensors(edges, None, Conv2dConfig::default())?.forward(&x)?;
+    /// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [0.0, 5.0]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// A weight that has not four dimensions, a bias of another length or dtype, an empty kernel, a stride or dilation
@@ -101,21 +140,58 @@ impl Conv2d {
     }
 
     /// The weight, `O x C x KH x KW`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+    /// let weight = Tensor::ones((4, 2, 3, 3), DType::F32, &Device::Cpu)?;
+    /// let conv = Conv2d::from_tensors(weight, None, Conv2dConfig::default())?;
+    /// assert_eq!(conv.weight().dims4()?, (4, 2, 3, 3));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
     /// The bias, `O`, if there is one.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+    /// let weight = Tensor::ones((4, 2, 3, 3), DType::F32, &Device::Cpu)?;
+    /// let conv = Conv2d::from_tensors(weight, None, Conv2dConfig::default())?;
+    /// assert!(conv.bias().is_none());
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn bias(&self) -> Option<&Tensor> {
         self.bias.as_ref()
     }
 
     /// The configuration it was made with.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+    /// let config = Conv2dConfig { stride: (2, 1), ..Conv2dConfig::default() };
+    /// let conv = Conv2d::from_tensors(Tensor::ones((4, 2, 3, 3), DType::F32, &Device::Cpu)?, None, config)?;
+    /// assert_eq!(conv.config().stride, (2, 1));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn config(&self) -> Conv2dConfig {
         self.config
     }
 
     /// Applies the convolution to `x` of `N x C x H x W`.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use hccl_candle::nn::{Conv2d, Conv2dConfig};
+    /// let mean = Tensor::full(0.25f32, (1, 1, 2, 2), &Device::Cpu)?;
+    /// let conv = Conv2d::from_tensors(mean, None, Conv2dConfig { stride: (2, 2), ..Conv2dConfig::default() })?;
+    /// let x = Tensor::arange(0f32, 8.0, &Device::Cpu)?.reshape((1, 1, 2, 4))?;
+    /// assert_eq!(conv.forward(&x)?.flatten_all()?.to_vec1::<f32>()?, [2.5, 4.5]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Anything but a contiguous-able CPU tensor of f32 or f64 with four dimensions, the weight's dtype and channel

@@ -29,6 +29,12 @@ pub struct MaxPool2d {
 impl MaxPool2d {
     /// Windows of `kernel x kernel` pixels every `stride` pixels, with `padding` pixels on each side.
     ///
+    /// ```
+    /// use hccl_candle::nn::MaxPool2d;
+    /// assert!(MaxPool2d::new(3, 2, 1).is_ok());
+    /// assert!(MaxPool2d::new(3, 2, 2).is_err_and(|err| err.to_string().contains("half the kernel")));
+    /// ```
+    ///
     /// # Errors
     /// A kernel or stride of 0, or padding above half the kernel (some window would hold padding only).
     pub fn new(kernel: usize, stride: usize, padding: usize) -> Result<Self> {
@@ -43,6 +49,15 @@ impl MaxPool2d {
 
     /// Applies the pooling to `x` of `N x C x H x W`; a side becomes `(size + 2 padding - kernel) / stride + 1`,
     /// rounded down.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use hccl_candle::nn::MaxPool2d;
+    /// let x = Tensor::new(&[1f32, 5.0, 2.0, 4.0], &Device::Cpu)?.reshape((1, 1, 1, 4))?;
+    /// let y = MaxPool2d::new(1, 2, 0)?.forward(&x)?; // every second pixel
+    /// assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Anything but a CPU tensor of f32 or f64 with four dimensions; an image smaller than the kernel.

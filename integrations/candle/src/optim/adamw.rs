@@ -8,6 +8,12 @@ use crate::grads::{Grads, Synced, same_parameters};
 use std::collections::BTreeMap;
 
 /// Hyperparameters of [`AdamW`].
+///
+/// ```
+/// use hccl_candle::AdamWConfig;
+/// let config = AdamWConfig { lr: 3e-4, weight_decay: 0.1, ..AdamWConfig::default() };
+/// assert_eq!((config.beta1, config.beta2), (0.9, 0.999));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWConfig {
     /// Learning rate, 0 or more. Default 0.001.
@@ -38,6 +44,25 @@ impl Default for AdamWConfig {
 /// ```
 ///
 /// The [module page](super) has an example.
+///
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::{Init, VarMap};
+/// use hccl_candle::{AdamW, AdamWConfig, DataParallel, Optimizer, Options};
+/// let out = hccl_candle::local(2, |comm| {
+///     let rank = comm.rank().index() as f64;
+/// #   let map = VarMap::new();
+/// #   let w = map.get(2, "w", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+///     let config = AdamWConfig { lr: 0.25, weight_decay: 0.0, ..AdamWConfig::default() };
+///     let mut adamw = AdamW::new(dp.parameters(), config)?;
+///     let grads = dp.backward(&w.affine(rank + 1.0, 0.0)?.sum_all()?)?;
+///     adamw.step(&dp.sync(grads)?)?; // the first step has the size of the rate
+///     Ok((w.to_vec1::<f32>()?[0] - 0.75).abs() < 1e-6)
+/// })?;
+/// assert_eq!(out, [true, true]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct AdamW {
     common: Common,
@@ -47,6 +72,15 @@ pub struct AdamW {
 
 impl AdamW {
     /// An optimizer of these parameters, which has not stepped yet.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{AdamW, AdamWConfig, Parameters};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// let refused = AdamW::new(&parameters, AdamWConfig { beta1: 1.0, ..AdamWConfig::default() }).unwrap_err();
+    /// assert!(refused.to_string().contains("beta1 is 1"));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Hyperparameters out of range.
@@ -60,11 +94,41 @@ impl AdamW {
     }
 
     /// Exempts parameters from weight decay, as is usual for biases and normalisation.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{AdamW, AdamWConfig, DataParallel, Optimizer, Options};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let map = VarMap::new();
+    ///     let weight = map.get(1, "fc.weight", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let bias = map.get(1, "fc.bias", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let config = AdamWConfig { lr: 0.5, weight_decay: 1.0, ..AdamWConfig::default() };
+    ///     let mut adamw = AdamW::new(dp.parameters(), config)?;
+    ///     adamw.no_weight_decay(|name| name.ends_with(".bias"));
+    ///     let grads = dp.backward(&(&weight - &bias)?.sqr()?.sum_all()?)?; // gradients of 0
+    ///     adamw.step(&dp.sync(grads)?)?;
+    ///     Ok((weight.to_vec1::<f32>()?[0], bias.to_vec1::<f32>()?[0]))
+    /// })?;
+    /// assert_eq!(out, [(0.5, 1.0); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn no_weight_decay(&mut self, exempt: impl Fn(&str) -> bool) {
         self.common.no_weight_decay(exempt);
     }
 
     /// The hyperparameters, with the current learning rate.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{AdamW, AdamWConfig, Optimizer, Parameters};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// let mut adamw = AdamW::new(&parameters, AdamWConfig::default())?;
+    /// adamw.set_learning_rate(0.25);
+    /// assert_eq!(adamw.config(), AdamWConfig { lr: 0.25, ..AdamWConfig::default() });
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn config(&self) -> AdamWConfig {
         self.config
     }

@@ -8,6 +8,12 @@ use crate::grads::{Grads, Synced, same_parameters};
 use std::collections::BTreeMap;
 
 /// Hyperparameters of [`Sgd`].
+///
+/// ```
+/// use hccl_candle::SgdConfig;
+/// let config = SgdConfig { lr: 0.1, momentum: 0.9, nesterov: true, ..SgdConfig::default() };
+/// assert_eq!((config.dampening, config.weight_decay), (0.0, 0.0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdConfig {
     /// Learning rate, 0 or more. Default 0.01.
@@ -64,6 +70,15 @@ pub struct Sgd {
 impl Sgd {
     /// An optimizer of these parameters, which has not stepped yet.
     ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{Parameters, Sgd, SgdConfig};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// let refused = Sgd::new(&parameters, SgdConfig { nesterov: true, ..SgdConfig::default() }).unwrap_err();
+    /// assert!(refused.to_string().contains("nesterov asks for a momentum"));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Hyperparameters out of range, Nesterov without momentum or with dampening.
     pub fn new(parameters: &Parameters, config: SgdConfig) -> Result<Self> {
@@ -78,11 +93,40 @@ impl Sgd {
     }
 
     /// Exempts parameters from weight decay, as is usual for biases and normalisation.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Init, VarMap};
+    /// use hccl_candle::{DataParallel, Optimizer, Options, Sgd, SgdConfig};
+    /// let out = hccl_candle::local(2, |comm| {
+    ///     let map = VarMap::new();
+    ///     let weight = map.get(1, "fc.weight", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let bias = map.get(1, "fc.bias", Init::Const(1.0), DType::F32, &Device::Cpu)?;
+    ///     let mut dp = DataParallel::new(comm, &map, Options::default())?;
+    ///     let mut sgd = Sgd::new(dp.parameters(), SgdConfig { lr: 0.5, weight_decay: 1.0, ..SgdConfig::default() })?;
+    ///     sgd.no_weight_decay(|name| name.ends_with(".bias"));
+    ///     let grads = dp.backward(&(&weight - &bias)?.sqr()?.sum_all()?)?; // gradients of 0
+    ///     sgd.step(&dp.sync(grads)?)?;
+    ///     Ok((weight.to_vec1::<f32>()?[0], bias.to_vec1::<f32>()?[0]))
+    /// })?;
+    /// assert_eq!(out, [(0.5, 1.0); 2]);
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn no_weight_decay(&mut self, exempt: impl Fn(&str) -> bool) {
         self.common.no_weight_decay(exempt);
     }
 
     /// The hyperparameters, with the current learning rate.
+    ///
+    /// ```
+    /// # use candle_core::{Device, Var};
+    /// use hccl_candle::{Optimizer, Parameters, Sgd, SgdConfig};
+    /// let parameters = Parameters::new([("w".to_owned(), Var::new(1f32, &Device::Cpu)?)])?;
+    /// let mut sgd = Sgd::new(&parameters, SgdConfig { momentum: 0.9, ..SgdConfig::default() })?;
+    /// sgd.set_learning_rate(0.25);
+    /// assert_eq!((sgd.config().lr, sgd.config().momentum), (0.25, 0.9));
+    /// # Ok::<(), hccl_candle::Error>(())
+    /// ```
     pub fn config(&self) -> SgdConfig {
         self.config
     }

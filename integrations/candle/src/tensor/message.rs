@@ -17,6 +17,17 @@ use half::{bf16, f16};
 use hccl::{Axis, Communicator, Peer};
 
 /// The most axes that a tensor sent as a message may have.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use hccl_candle::{TensorCollectives, tensor::MAX_DIMS};
+/// let refused = hccl_candle::local(2, |comm| {
+///     let x = Tensor::zeros(vec![1; MAX_DIMS + 1], DType::U8, &Device::Cpu)?;
+///     Ok(comm.send_tensor(&x, comm.peer(1 - comm.rank().index())?).is_err())
+/// })?;
+/// assert_eq!(refused, [true, true]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
 pub const MAX_DIMS: usize = 8;
 
 /// `[mark, dtype, axes, limit, dims…]`, always of this length.
