@@ -37,6 +37,10 @@ pub(crate) struct Options {
     /// How long one call may take. Default 300 s, `HCCL_EXEC_TIMEOUT`.
     pub(crate) exec_timeout: Duration,
     /// Whose deadlines these are, for libraries that read the variables themselves.
+    #[cfg_attr(
+        not(all(target_os = "linux", not(hccl_portable))),
+        allow(dead_code, reason = "those libraries are used on Linux only")
+    )]
     pub(crate) origin: Origin,
 }
 
