@@ -19,6 +19,7 @@
 //! assert!(err.to_string().contains("f32 x 5"));
 //! ```
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -196,7 +197,7 @@ pub enum ErrorKind {
     Forked,
     /// The communicator was closed.
     Closed,
-    /// A rank's own code failed: its error or panic, as text.
+    /// A rank failed by itself: its code's error or panic, or a panic of this crate, as text.
     Rank {
         /// The rank that failed.
         rank: usize,
@@ -298,6 +299,12 @@ impl Error {
     /// ```
     pub fn rank_failed(rank: usize, message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Rank { rank, message: message.into() })
+    }
+
+    /// A panic of this crate's own code on a rank, caught where others wait for it.
+    pub(crate) fn panicked(rank: usize, panic: &(dyn Any + Send)) -> Self {
+        let message = format!("hccl itself panicked: {}", crate::local::message(panic));
+        Error::rank_failed(rank, message).hint("a bug of hccl, please report it; make a new communicator to go on")
     }
 
     /// The machine-readable part.

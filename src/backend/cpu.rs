@@ -59,6 +59,10 @@ impl Lane for Engine {
     fn execute(&mut self, call: &Call, eager: bool) -> Result<(), Failure> {
         Engine::execute(self, call, eager)
     }
+
+    fn give_up(&mut self, error: Error, call: &Call) -> Failure {
+        Engine::give_up(self, error, call)
+    }
 }
 
 /// What holds for every group of this engine.

@@ -1,6 +1,9 @@
 //! One ordered queue a rank: calls run inline while the queue is idle, else on the progress thread.
 //!
 //! What a call does is the [`Lane`]'s; who the ranks are, whether they live and why they failed is the [`Group`]'s.
+//!
+//! A lane that panics, on whichever thread, has failed its group: that call and all later ones return an error, and the
+//! lane does no more calls.
 
 use crate::backend::cpu::group::Group;
 use crate::backend::{Backend, Call, Failure, Kind, Support, Ticket};
@@ -8,9 +11,11 @@ use crate::device::Device;
 use crate::element::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reduce::OpKind;
+use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Does the calls of one queue, one at a time.
@@ -22,6 +27,10 @@ pub(crate) trait Lane: Send + 'static {
     ///
     /// The memory that the call names must be as [`Backend::run`] demands.
     fn execute(&mut self, call: &Call, eager: bool) -> Result<(), Failure>;
+
+    /// Ends a call in which [`execute`](Lane::execute) panicked: fails the group with `error`, and waits until nobody
+    /// touches the caller's memory, or says that somebody may.
+    fn give_up(&mut self, error: Error, call: &Call) -> Failure;
 
     /// Gives back what the calls needed, once, after the last one.
     fn end(&mut self) -> Result<()> {
@@ -51,7 +60,10 @@ pub(crate) struct Ordered<L: Lane> {
 }
 
 struct Shared<L> {
+    group: Arc<Group>,
     lane: Mutex<L>,
+    /// Set once the lane has panicked: nobody knows what state it is in.
+    broken: OnceLock<Error>,
     queue: Mutex<Queue>,
     /// Something was queued, or the queue closes.
     queued: Condvar,
@@ -72,7 +84,7 @@ struct Queue {
     failed: Option<(u64, Error, bool)>,
 }
 
-/// A lock is only poisoned by a panic inside the lane; its state is still whole enough to report the group's failure.
+/// Nothing that may panic runs under a lock, but for a lane, whose panics are caught there.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -80,7 +92,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<L: Lane> Ordered<L> {
     pub(crate) fn new(group: Arc<Group>, lane: L, side: L::Side) -> Self {
         let shared = Shared {
+            group: group.clone(),
             lane: Mutex::new(lane),
+            broken: OnceLock::new(),
             queue: Mutex::new(Queue { calls: VecDeque::with_capacity(64), ..Queue::default() }),
             queued: Condvar::new(),
             finished: Condvar::new(),
@@ -127,9 +141,36 @@ impl<L: Lane> Shared<L> {
                 }
             };
             drop(queue);
-            let ended = lock(&self.lane).execute(&call, false);
-            self.finish(ended);
+            self.finish(self.execute(&call, false));
         }
+    }
+
+    /// Has the lane do a call.
+    fn execute(&self, call: &Call, eager: bool) -> Result<(), Failure> {
+        let mut lane = lock(&self.lane);
+        if let Some(error) = self.broken.get() {
+            return Err(error.clone().into());
+        }
+        // A lane that panicked is never asked for a call again.
+        let done = catch_unwind(AssertUnwindSafe(|| lane.execute(call, eager)));
+        done.unwrap_or_else(|panic| Err(self.give_up(&mut lane, call, &*panic)))
+    }
+
+    #[cold]
+    fn give_up(&self, lane: &mut L, call: &Call, panic: &(dyn Any + Send)) -> Failure {
+        let Group { rank, size, .. } = *self.group;
+        let error = Error::panicked(rank, panic).at(call.kind.name(), rank, size);
+        let _ = self.broken.set(error.clone());
+        let given_up = catch_unwind(AssertUnwindSafe(|| lane.give_up(error.clone(), call)));
+        // Its way out is broken, too: the others must hear of it all the same, and the memory is not to be trusted.
+        given_up.unwrap_or_else(|_| Failure { error: self.group.fail(error), reachable: true })
+    }
+
+    /// Has the lane give back what it needed.
+    fn end(&self) -> Result<()> {
+        let mut lane = lock(&self.lane);
+        let ended = catch_unwind(AssertUnwindSafe(|| lane.end()));
+        ended.unwrap_or_else(|panic| Err(Error::panicked(self.group.rank, &*panic)))
     }
 
     fn finish(&self, ended: Result<(), Failure>) {
@@ -193,7 +234,7 @@ impl<L: Lane> Backend for Ordered<L> {
         self.check_open(call.kind)?;
         if self.is_idle() {
             self.side.check(&call)?;
-            return lock(&self.shared.lane).execute(&call, true);
+            return self.shared.execute(&call, true);
         }
         // SAFETY: this waits for the ticket, so the memory is lent long enough.
         let ticket = unsafe { self.submit(call) }?;
@@ -203,7 +244,7 @@ impl<L: Lane> Backend for Ordered<L> {
     unsafe fn submit(&self, call: Call) -> Result<Ticket> {
         self.check_open(call.kind)?;
         self.side.check(&call)?;
-        if let Some(cause) = self.group.cause() {
+        if let Some(cause) = self.failure() {
             return Err(self.at(cause, call.kind));
         }
         let mut queue = lock(&self.shared.queue);
@@ -257,14 +298,14 @@ impl<L: Lane> Backend for Ordered<L> {
         let failed = queue.failed.as_ref().map(|(_, error, _)| error.clone());
         drop(queue);
         self.shared.queued.notify_all();
-        let failed = failed.or_else(|| self.group.cause());
-        let ended = lock(&self.shared.lane).end();
+        let failed = failed.or_else(|| self.failure());
+        let ended = self.shared.end();
         self.group.leave();
         failed.map_or(ended, Err)
     }
 
     fn failure(&self) -> Option<Error> {
-        self.group.cause()
+        self.shared.broken.get().cloned().or_else(|| self.group.cause())
     }
 }
 
@@ -274,3 +315,6 @@ impl<L: Lane> Drop for Ordered<L> {
         let _ = self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Watches started ranks until all have ended: the first failure and the signals of the launcher end the rest.
 
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread::{Builder, JoinHandle};
@@ -48,7 +49,9 @@ pub(crate) fn await_child(rank: usize, mut child: Child, events: Sender<Event>) 
 /// Copies the output of the ranks from a thread of its own.
 pub(crate) fn copy_output(output: Output, events: Sender<Event>) -> Result<()> {
     let copy = move || {
-        let _ = events.send(Event::Output(output.run()));
+        // Whatever happens here is told, as the end of the run waits for it. The output is not used again.
+        let tails = catch_unwind(AssertUnwindSafe(|| output.run())).unwrap_or_default();
+        let _ = events.send(Event::Output(tails));
     };
     spawn("hccl-output", copy).map(drop)
 }

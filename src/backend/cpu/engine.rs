@@ -163,7 +163,7 @@ impl Engine {
 
     /// Fails the group, and waits until nobody touches the caller's memory.
     #[cold]
-    fn give_up(&mut self, error: Error, call: &Call) -> Failure {
+    pub(super) fn give_up(&mut self, error: Error, call: &Call) -> Failure {
         let error = if self.group.has_failed() { error } else { self.group.fail(error) };
         let error = self.explain(error, call, self.number);
         let visited = self.group.quiesce();

@@ -12,7 +12,7 @@ use crate::backend::cpu::life::Lives;
 use crate::backend::cpu::segment::{CAUSE_RANKS, Segment, Status};
 use crate::error::{Error, ErrorKind, Loss, Result};
 use crate::options::Options;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -162,6 +162,7 @@ impl Group {
             ErrorKind::Timeout { late, after } => (code::TIMEOUT, after.as_millis() as u64, late),
             ErrorKind::Mismatch { peer, .. } => (code::MISMATCH, 0, &[*peer]),
             ErrorKind::Deadlock { cycle } => (code::DEADLOCK, 0, cycle),
+            ErrorKind::Rank { rank, .. } => (code::LOST, Loss::Panicked as u64, &[*rank]),
             _ => (code::RESOURCE, 0, &[]),
         };
         let cause = &self.segment.cell(self.rank).cause.0;
@@ -255,8 +256,10 @@ impl Group {
             visiting.store(0, Ordering::Release);
             return Err(self.cause().unwrap_or_else(|| Error::new(ErrorKind::Closed)));
         }
+        // Also when the work panics: the others wait for the end of the visit.
+        let leave = Leave(visiting);
         work();
-        visiting.store(0, Ordering::Release);
+        drop(leave);
         Ok(())
     }
 
@@ -278,6 +281,15 @@ impl Group {
             }
         }
         reachable
+    }
+}
+
+/// Ends a visit when dropped.
+struct Leave<'a>(&'a AtomicU32);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 

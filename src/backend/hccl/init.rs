@@ -28,6 +28,7 @@ use ascend_sys::sys::{HcclComm, HcclCommConfig, HcclResult, HcclRootInfo, HcclTa
 use std::collections::{HashSet, hash_map::DefaultHasher};
 use std::ffi::CString;
 use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -101,7 +102,8 @@ pub(crate) fn threads(n: usize, first: u32, options: &Options) -> Result<Vec<Arc
 pub(super) fn join(group: Group, device: u32, source: Source) -> Result<Arc<dyn Backend>> {
     let group = Arc::new(group);
     group.joining.store(true, Ordering::Relaxed);
-    make(&group, device, source).map_err(|error| {
+    let made = catch_unwind(AssertUnwindSafe(|| make(&group, device, source)));
+    made.unwrap_or_else(|panic| Err(Error::panicked(group.rank, &*panic))).map_err(|error| {
         let error = group.fail(error).at("connect", group.rank, group.size);
         group.leave();
         error

@@ -68,6 +68,12 @@ impl Lane for Npu {
         Ok(())
     }
 
+    fn give_up(&mut self, error: Error, call: &Call) -> Failure {
+        // The host's side is a copy of the lane's own; a device may still be at work for the worker.
+        let error = self.at(self.group.fail(error), call.kind);
+        Failure { error, reachable: writes_device(call) }
+    }
+
     fn end(&mut self) -> Result<()> {
         self.worker.end(self.deadline.min(CLOSING))
     }

@@ -20,6 +20,7 @@ use ascend_sys::result::{acl, hccl};
 use ascend_sys::safe::{Context, DeviceMemory, Stream};
 use ascend_sys::sys::{AclrtStream, HcclComm, HcclResult};
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -386,8 +387,12 @@ fn work(mut station: Station, received: &Receiver<Message>) {
         match message {
             Message::Do(job) => {
                 station.status.busy.store(true, Ordering::Release);
-                job(&mut station);
+                let done = catch_unwind(AssertUnwindSafe(|| job(&mut station)));
                 station.status.busy.store(false, Ordering::Release);
+                if done.is_err() {
+                    // Who asked hears it from the lost reply. The stream may be at work, so it ends in order.
+                    break;
+                }
             }
             Message::End(reply) => {
                 let _ = reply.send(station.close());
