@@ -34,8 +34,8 @@ pub use sgd::{Sgd, SgdConfig};
 
 use crate::data_parallel::Parameters;
 use crate::error::{Error, Result};
-use crate::grads::{Grads, Synced, Synchronised};
-use candle_core::Tensor;
+use crate::grads::{Grads, Synced, Synchronised, same_parameters};
+use candle_core::{Tensor, Var};
 use std::collections::BTreeMap;
 
 /// Changes parameters by their synchronised gradients.
@@ -215,6 +215,17 @@ struct Common {
     steps: Vec<u64>,
 }
 
+/// One parameter's part of a step.
+struct Turn<'a> {
+    at: usize,
+    parameter: &'a Var,
+    gradient: &'a Tensor,
+    /// Weight decay is for this parameter, too.
+    decays: bool,
+    /// Steps of this parameter, this one included.
+    t: u64,
+}
+
 impl Common {
     fn new(parameters: &Parameters) -> Common {
         let n = parameters.len();
@@ -225,6 +236,18 @@ impl Common {
         for (name, decays) in self.parameters.names().zip(&mut self.decays) {
             *decays &= !exempt(name);
         }
+    }
+
+    /// Steps each parameter that has a gradient, and counts it.
+    fn step(&mut self, grads: &Grads<Synced>, mut update: impl FnMut(Turn<'_>) -> Result<()>) -> Result<()> {
+        same_parameters(&self.parameters, &grads.parameters)?;
+        for (at, gradient) in grads.tensors.iter().enumerate() {
+            let Some(gradient) = gradient else { continue };
+            let t = self.steps[at] + 1;
+            update(Turn { at, parameter: self.parameters.var(at), gradient, decays: self.decays[at], t })?;
+            self.steps[at] = t;
+        }
+        Ok(())
     }
 
     fn steps(&self) -> BTreeMap<String, u64> {

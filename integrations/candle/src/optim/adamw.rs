@@ -1,10 +1,10 @@
 //! Adam with decoupled weight decay, as `torch.optim.AdamW`.
 
 use super::update::{Real, Slot, Update, apply};
-use super::{Common, Optimizer, OptimizerState, check};
+use super::{Common, Optimizer, OptimizerState, Turn, check};
 use crate::data_parallel::Parameters;
 use crate::error::Result;
-use crate::grads::{Grads, Synced, same_parameters};
+use crate::grads::{Grads, Synced};
 use std::collections::BTreeMap;
 
 /// Hyperparameters of [`AdamW`].
@@ -136,20 +136,12 @@ impl AdamW {
 
 impl Optimizer for AdamW {
     fn step_synced(&mut self, grads: &Grads<Synced>) -> Result<()> {
-        same_parameters(&self.common.parameters, &grads.parameters)?;
-        for (at, gradient) in grads.tensors.iter().enumerate() {
-            let Some(gradient) = gradient else { continue };
-            let parameter = self.common.parameters.var(at);
-            let mut config = self.config;
-            if !self.common.decays[at] {
-                config.weight_decay = 0.0;
-            }
-            let moments = self.moments[at].get_or_insert_with(|| [Slot::zeros(parameter), Slot::zeros(parameter)]);
-            let t = self.common.steps[at] + 1;
-            apply("adamw", parameter, gradient, Step { config, t, moments })?;
-            self.common.steps[at] = t;
-        }
-        Ok(())
+        let AdamW { common, config, moments } = self;
+        common.step(grads, |Turn { at, parameter, gradient, decays, t }| {
+            let config = AdamWConfig { weight_decay: if decays { config.weight_decay } else { 0.0 }, ..*config };
+            let moments = moments[at].get_or_insert_with(|| [Slot::zeros(parameter), Slot::zeros(parameter)]);
+            apply("adamw", parameter, gradient, Step { config, t, moments })
+        })
     }
 
     fn learning_rate(&self) -> f64 {

@@ -1,10 +1,10 @@
 //! Stochastic gradient descent with momentum, as `torch.optim.SGD`.
 
 use super::update::{Real, Slot, Update, apply};
-use super::{Common, Optimizer, OptimizerState, check};
+use super::{Common, Optimizer, OptimizerState, Turn, check};
 use crate::data_parallel::Parameters;
 use crate::error::{Error, Result};
-use crate::grads::{Grads, Synced, same_parameters};
+use crate::grads::{Grads, Synced};
 use std::collections::BTreeMap;
 
 /// Hyperparameters of [`Sgd`].
@@ -134,22 +134,15 @@ impl Sgd {
 
 impl Optimizer for Sgd {
     fn step_synced(&mut self, grads: &Grads<Synced>) -> Result<()> {
-        same_parameters(&self.common.parameters, &grads.parameters)?;
-        for (at, gradient) in grads.tensors.iter().enumerate() {
-            let Some(gradient) = gradient else { continue };
-            let parameter = self.common.parameters.var(at);
-            let mut config = self.config;
-            if !self.common.decays[at] {
-                config.weight_decay = 0.0;
-            }
-            let first = self.momentum[at].is_none();
+        let Sgd { common, config, momentum } = self;
+        common.step(grads, |Turn { at, parameter, gradient, decays, .. }| {
+            let config = SgdConfig { weight_decay: if decays { config.weight_decay } else { 0.0 }, ..*config };
+            let first = momentum[at].is_none();
             if first && config.momentum != 0.0 {
-                self.momentum[at] = Some(Slot::zeros(parameter));
+                momentum[at] = Some(Slot::zeros(parameter));
             }
-            apply("sgd", parameter, gradient, Step { config, first, momentum: self.momentum[at].as_mut() })?;
-            self.common.steps[at] += 1;
-        }
-        Ok(())
+            apply("sgd", parameter, gradient, Step { config, first, momentum: momentum[at].as_mut() })
+        })
     }
 
     fn learning_rate(&self) -> f64 {
