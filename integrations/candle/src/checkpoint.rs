@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - Rank 0 writes, into a folder beside, syncs every file and folder to disk, and renames: a run that is killed at any
-//!   moment leaves the checkpoints before. What it cannot write is an error on every rank.
+//!   moment leaves the checkpoints before. Where Linux can exchange two folders on this file system, a step that is written
+//!   again has its old folder or its new one at every instant. What it cannot write is an error on every rank.
 //! - A file that is missing, cut short or changed makes its checkpoint refused; [`Checkpoints::load_latest`] takes the one
 //!   before and says so.
 //! - A checkpoint of another model, world size, dtype or kind of optimizer is refused with everything that differs, before

@@ -72,8 +72,13 @@ fn fill(beside: &Path, contents: &Contents) -> Result<()> {
 }
 
 fn put_in_place(dir: &Path, beside: &Path, place: &Path) -> Result<()> {
+    if place.exists() && exchange(beside, place) {
+        sync_folder(dir)?;
+        return fs::remove_dir_all(beside).map_err(Error::io(beside, "remove the old checkpoint of this step"));
+    }
     let old = hidden(dir, "old");
     if place.exists() {
+        // Killed between here and the next line, this step has no folder: there was no way to exchange the two.
         fs::rename(place, &old).map_err(Error::io(place, "move the old checkpoint of this step away"))?;
     }
     fs::rename(beside, place).map_err(Error::io(place, "move the checkpoint into place"))?;
@@ -82,6 +87,19 @@ fn put_in_place(dir: &Path, beside: &Path, place: &Path) -> Result<()> {
         fs::remove_dir_all(&old).map_err(Error::io(&old, "remove the old checkpoint of this step"))?;
     }
     Ok(())
+}
+
+/// Swaps two folders, so that there is no instant without one at either name. False when this system or file system
+/// cannot; nothing has changed then.
+#[cfg(target_os = "linux")]
+fn exchange(a: &Path, b: &Path) -> bool {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_: &Path, _: &Path) -> bool {
+    false
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -157,4 +175,52 @@ pub(super) fn read(path: &Path) -> Result<Contents> {
         contents.insert(name.into(), bytes);
     }
     Ok(contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn contents(value: u8) -> Contents {
+        Contents::from([("weights".to_owned(), vec![value; 10])])
+    }
+
+    #[test]
+    fn a_step_that_is_written_again_is_never_without_a_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        fs::create_dir(&a).and_then(|()| fs::create_dir(&b)).unwrap();
+        let may_miss = !exchange(&a, &b);
+        fs::remove_dir(&a).and_then(|()| fs::remove_dir(&b)).unwrap();
+
+        write(dir.path(), 7, &contents(0)).unwrap();
+        let (place, done) = (dir.path().join(folder(7)), AtomicBool::new(false));
+        let misses = std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let mut misses = 0;
+                while !done.load(Ordering::Relaxed) {
+                    misses += usize::from(!place.is_dir());
+                }
+                misses
+            });
+            for value in 1..=40 {
+                write(dir.path(), 7, &contents(value)).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+            looks.join().unwrap()
+        });
+        assert!(misses == 0 || may_miss, "{misses} looks found no folder");
+        assert_eq!(read(&place).unwrap(), contents(40));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something is left over");
+    }
+
+    #[test]
+    fn a_failed_exchange_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, missing) = (dir.path().join("a"), dir.path().join("b"));
+        fs::create_dir(&a).unwrap();
+        assert!(!exchange(&a, &missing));
+        assert!(a.is_dir() && !missing.exists());
+    }
 }
