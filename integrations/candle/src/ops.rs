@@ -40,7 +40,9 @@ use crate::storage;
 use crate::tensor::TensorCollectives;
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use hccl::{Avg, Axis, Communicator, OpKind, Root, Sum, World};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// A communicator that operations in a graph hold on to: clones are the same queue, behind a lock.
 ///
@@ -64,7 +66,54 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert_eq!(out, [[6.0]; 2]);
 /// # Ok::<(), hccl_candle::Error>(())
 /// ```
-pub struct SharedComm<A: Axis = World>(Arc<Mutex<Communicator<A>>>);
+pub struct SharedComm<A: Axis = World>(Arc<Queue<A>>);
+
+struct Queue<A: Axis> {
+    comm: Mutex<Communicator<A>>,
+    /// The thread that has `comm`, which must not wait for it.
+    holder: Mutex<Option<ThreadId>>,
+}
+
+/// The communicator of a [`SharedComm`], for this thread alone until dropped; made by [`SharedComm::lock`].
+///
+/// ```
+/// use hccl_candle::ops::{Locked, SharedComm};
+/// fn logged(comm: Locked<'_>, loss: f32) -> hccl_candle::Result<f32> {
+///     let mut mean = [loss];
+///     comm.all_reduce(&mut mean, hccl::Avg)?;
+///     Ok(mean[0])
+/// }
+/// let out = hccl_candle::local(2, |comm| {
+///     let loss = comm.rank().index() as f32;
+///     logged(SharedComm::new(comm).lock(), loss)
+/// })?;
+/// assert_eq!(out, [0.5; 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
+pub struct Locked<'a, A: Axis = World> {
+    comm: MutexGuard<'a, Communicator<A>>,
+    holder: &'a Mutex<Option<ThreadId>>,
+}
+
+impl<A: Axis> Deref for Locked<'_, A> {
+    type Target = Communicator<A>;
+
+    fn deref(&self) -> &Communicator<A> {
+        &self.comm
+    }
+}
+
+impl<A: Axis> Drop for Locked<'_, A> {
+    fn drop(&mut self) {
+        // Before `comm` is given up, so that the next holder's name is not wiped out.
+        *unpoisoned(self.holder) = None;
+    }
+}
+
+/// A panic of another holder is no reason to stop: the communicator's own state says whether it is still good.
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl<A: Axis> SharedComm<A> {
     /// Takes the communicator.
@@ -81,10 +130,11 @@ impl<A: Axis> SharedComm<A> {
     /// # Ok::<(), hccl_candle::Error>(())
     /// ```
     pub fn new(comm: Communicator<A>) -> Self {
-        SharedComm(Arc::new(Mutex::new(comm)))
+        SharedComm(Arc::new(Queue { comm: Mutex::new(comm), holder: Mutex::new(None) }))
     }
 
-    /// The communicator, until the guard is dropped. Do not call an operation of this module meanwhile.
+    /// The communicator, until the guard is dropped. Other threads wait meanwhile; on this thread the operations of this
+    /// module are errors, as they need the communicator themselves.
     ///
     /// A panic of another holder is ignored: the communicator's own state says whether it is still good.
     ///
@@ -99,8 +149,30 @@ impl<A: Axis> SharedComm<A> {
     /// assert_eq!(out, [3, 3]);
     /// # Ok::<(), hccl_candle::Error>(())
     /// ```
-    pub fn lock(&self) -> MutexGuard<'_, Communicator<A>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// # Panics
+    /// When this thread has it already: it would wait for itself for ever.
+    #[track_caller]
+    pub fn lock(&self) -> Locked<'_, A> {
+        match self.hold("lock") {
+            Ok(locked) => locked,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// As [`lock`](Self::lock), with an error where that panics.
+    fn hold(&self, op: &'static str) -> Result<Locked<'_, A>> {
+        let Queue { comm, holder } = &*self.0;
+        let this = std::thread::current().id();
+        if *unpoisoned(holder) == Some(this) {
+            return Err(Error::invalid(format!(
+                "{op}: this thread has locked the SharedComm already (hint: let the guard of `SharedComm::lock` go first, \
+                 with `drop` or at the end of a block; a guard made inside an expression goes at its end)"
+            )));
+        }
+        let comm = unpoisoned(comm);
+        *unpoisoned(holder) = Some(this);
+        Ok(Locked { comm, holder })
     }
 }
 
@@ -120,7 +192,7 @@ impl<A: Axis> SharedComm<A> {
 /// ```
 impl<A: Axis> StatsReduce for SharedComm<A> {
     fn all_reduce_sum(&self, values: &mut [f64]) -> candle_core::Result<()> {
-        Ok(self.lock().all_reduce(values, Sum).map_err(Error::from)?)
+        Ok(self.hold("all_reduce")?.all_reduce(values, Sum).map_err(Error::from)?)
     }
 }
 
@@ -337,13 +409,13 @@ impl<A: Axis> CustomOp1 for Collective<A> {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let x = storage::copy(self.name(), storage, layout)?;
-        let y = self.kind.run(&self.comm.lock(), x)?;
+        let y = self.kind.run(&*self.comm.hold(self.name())?, x)?;
         let shape = y.shape().clone();
         Ok((storage::take(self.name(), &y)?, shape))
     }
 
     fn bwd(&self, arg: &Tensor, _: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let grad = self.kind.adjoint(&self.comm.lock(), grad.force_contiguous()?)?;
+        let grad = self.kind.adjoint(&*self.comm.hold(self.name())?, grad.force_contiguous()?)?;
         // A scalar was gathered as `[1]`.
         Ok(Some(grad.reshape(arg.shape())?))
     }

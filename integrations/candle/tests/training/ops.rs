@@ -128,3 +128,45 @@ fn the_input_keeps_its_values() {
     });
     assert_eq!(results.unwrap(), vec![(vec![1.0; 4], vec![2.0; 4]); 2]);
 }
+
+/// Whoever waited for itself would wait for ever.
+#[test]
+fn a_communicator_that_this_thread_holds_is_an_error_and_no_wait() {
+    let errors = local(2, |comm| {
+        let comm = SharedComm::new(comm);
+        let x = Var::new(&[1f32], &Device::Cpu)?;
+        let held = comm.lock();
+        let error = ops::all_reduce(&comm.clone(), &x, Sum).unwrap_err().to_string();
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| comm.lock().size())).unwrap_err();
+        held.barrier()?; // no call was half done
+        drop(held);
+        let y = ops::all_reduce(&comm, &x, Sum)?;
+        assert_eq!(flat(&y)?, [2.0]);
+        let held = comm.lock();
+        let backward = y.backward().unwrap_err().to_string();
+        drop(held);
+        Ok([error, backward, panic.downcast_ref::<String>().cloned().unwrap_or_default()])
+    })
+    .unwrap();
+    for (error, op) in errors.iter().flatten().zip(["all_reduce", "all_reduce", "lock"].iter().cycle()) {
+        assert!(error.starts_with(&format!("{op}: this thread has locked the SharedComm already")), "{error}");
+        assert!(error.contains("(hint: let the guard of `SharedComm::lock` go first"), "{error}");
+    }
+}
+
+/// Other threads only wait their turn.
+#[test]
+fn a_communicator_that_another_thread_holds_is_waited_for() {
+    let sums = local(2, |comm| {
+        let comm = SharedComm::new(comm);
+        let held = comm.lock();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| comm.lock().rank().index());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            held.barrier()?;
+            drop(held);
+            Ok(other.join().expect("a rank"))
+        })
+    });
+    assert_eq!(sums.unwrap(), [0, 1]);
+}
