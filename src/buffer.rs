@@ -23,6 +23,13 @@
 //! [`range_mut`]: DeviceBuffer::range_mut
 #![expect(unsafe_code, reason = "views raw memory as elements")]
 
+mod index;
+mod slice;
+#[cfg(test)]
+mod tests;
+
+pub use slice::{DeviceSlice, DeviceSliceMut};
+
 use crate::backend::Memory;
 use crate::backend::cpu::heap::Block;
 #[cfg(all(target_os = "linux", not(hccl_portable)))]
@@ -30,11 +37,11 @@ use crate::backend::hccl::NpuBlock;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{InPlace, Read, Source, Write, part, sealed};
+use crate::memory::{InPlace, Read, Source, Write, sealed};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Range, RangeBounds};
 
 /// Owned, one-dimensional memory of a [`Device`]; the module page says more.
 ///
@@ -298,7 +305,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// `InvalidArgument` when the range is not inside the buffer.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>> {
-        Ok(DeviceSlice { range: resolve(range, self.len)?, buf: self })
+        DeviceSlice::of(self, range)
     }
 
     /// Part of the buffer, to be written by a collective.
@@ -316,7 +323,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// `InvalidArgument` when the range is not inside the buffer.
     pub fn range_mut(&mut self, range: impl RangeBounds<usize>) -> Result<DeviceSliceMut<'_, T>> {
-        Ok(DeviceSliceMut { range: resolve(range, self.len)?, buf: self })
+        DeviceSliceMut::of(self, range)
     }
 
     fn memory(&self) -> Memory {
@@ -379,27 +386,6 @@ fn too_big<T: Element>(len: usize) -> Error {
     Error::new(ErrorKind::Resource { what: format!("a buffer of {len} x {}: more than memory can address", T::DTYPE) })
 }
 
-fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => Some(start),
-        Bound::Excluded(&before) => before.checked_add(1),
-        Bound::Unbounded => Some(0),
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&last) => last.checked_add(1),
-        Bound::Excluded(&end) => Some(end),
-        Bound::Unbounded => Some(len),
-    };
-    match (start, end) {
-        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
-        _ => Err(Error::invalid(format!(
-            "the range {:?} to {:?} is not inside a buffer of {len} elements",
-            range.start_bound(),
-            range.end_bound()
-        ))),
-    }
-}
-
 impl<T: Element> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceBuffer<{}>({} elements on {})", T::DTYPE, self.len, self.device)
@@ -427,195 +413,3 @@ impl<T: Element> Source for DeviceBuffer<T> {
 }
 
 impl<T: Element> InPlace for DeviceBuffer<T> {}
-
-/// A range of a [`DeviceBuffer`], to be read by a collective. Made by [`DeviceBuffer::range`].
-///
-/// ```
-/// let out = hccl::local(2, |comm| {
-///     let own = comm.upload(&[1u8, 2, 3, 4])?;
-///     let half = own.range(..2)?;
-///     let mut got = vec![0u8; half.len()];
-///     match comm.rank().index() {
-///         0 => comm.send(&half, comm.peer(1)?)?,
-///         _ => comm.recv(&mut got, comm.peer(0)?)?,
-///     }
-///     Ok(got)
-/// })?;
-/// assert_eq!(out, [[0, 0], [1, 2]]);
-/// # Ok::<(), hccl::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct DeviceSlice<'a, T: Element> {
-    buf: &'a DeviceBuffer<T>,
-    /// Inside `buf`.
-    range: Range<usize>,
-}
-
-/// A range of a [`DeviceBuffer`], to be written by a collective. Made by [`DeviceBuffer::range_mut`].
-///
-/// ```
-/// use hccl::Max;
-/// let out = hccl::local(2, |comm| {
-///     let mut buf = comm.upload(&[comm.rank().index() as i8; 4])?;
-///     let mut tail = buf.range_mut(3..)?;
-///     comm.all_reduce(&mut tail, Max)?;
-///     buf.to_vec()
-/// })?;
-/// assert_eq!(out, [[0, 0, 0, 1], [1; 4]]);
-/// # Ok::<(), hccl::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct DeviceSliceMut<'a, T: Element> {
-    buf: &'a mut DeviceBuffer<T>,
-    /// Inside `buf`.
-    range: Range<usize>,
-}
-
-impl<T: Element> DeviceSlice<'_, T> {
-    /// Elements in the range.
-    ///
-    /// ```
-    /// let buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
-    /// assert_eq!(buf.range(7..)?.len(), 3);
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn len(&self) -> usize {
-        self.range.len()
-    }
-
-    /// True when the range has no elements.
-    ///
-    /// ```
-    /// let buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
-    /// assert!(buf.range(10..)?.is_empty() && !buf.range(9..)?.is_empty());
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
-    }
-}
-
-impl<T: Element> DeviceSliceMut<'_, T> {
-    /// Elements in the range.
-    ///
-    /// ```
-    /// let mut buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
-    /// assert_eq!(buf.range_mut(2..=4)?.len(), 3);
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn len(&self) -> usize {
-        self.range.len()
-    }
-
-    /// True when the range has no elements.
-    ///
-    /// ```
-    /// let mut buf = hccl::Communicator::from_env()?.zeros::<u8>(10)?;
-    /// assert!(buf.range_mut(..0)?.is_empty() && !buf.range_mut(..1)?.is_empty());
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
-    }
-}
-
-fn ranged<T: Element>(buf: &DeviceBuffer<T>, range: &Range<usize>) -> Memory {
-    part(buf.memory(), range.start * size_of::<T>(), range.len() * size_of::<T>())
-}
-
-impl<T: Element> sealed::Lend for DeviceSlice<'_, T> {
-    fn read(&self) -> Read<'_> {
-        Read::of::<T>(ranged(self.buf, &self.range), self.range.len())
-    }
-}
-
-impl<T: Element> sealed::Lend for DeviceSliceMut<'_, T> {
-    fn read(&self) -> Read<'_> {
-        Read::of::<T>(ranged(self.buf, &self.range), self.range.len())
-    }
-}
-
-impl<T: Element> sealed::LendMut for DeviceSliceMut<'_, T> {
-    fn write(&mut self) -> Write<'_> {
-        Write::of::<T>(ranged(self.buf, &self.range), self.range.len())
-    }
-
-    fn retire(&mut self) {
-        self.buf.retire_range(self.range.clone());
-        // Without memory for a fresh block the buffer is empty, and so is every range of it.
-        if self.buf.is_empty() {
-            self.range = 0..0;
-        }
-    }
-}
-
-impl<T: Element> Source for DeviceSlice<'_, T> {
-    type Elem = T;
-}
-
-impl<T: Element> Source for DeviceSliceMut<'_, T> {
-    type Elem = T;
-}
-
-impl<T: Element> InPlace for DeviceSliceMut<'_, T> {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use sealed::{Lend, LendMut};
-
-    fn counted(len: usize) -> DeviceBuffer<i32> {
-        let elements: Vec<i32> = (0..len as i32).map(|i| i * 3 + 1).collect();
-        DeviceBuffer::from_slice(Device::Cpu, &elements).unwrap()
-    }
-
-    #[test]
-    fn ranges_point_into_the_buffer() {
-        let mut buf = counted(10);
-        let whole = buf.read().memory;
-        let view = buf.range(3..=5).unwrap().read().memory;
-        assert_eq!(view.ptr, whole.ptr.wrapping_add(12));
-        assert_eq!(view.bytes, 12);
-        let (crate::backend::Home::Heap { offset: a, .. }, crate::backend::Home::Heap { offset: b, .. }) =
-            (whole.home, view.home)
-        else {
-            panic!("a device buffer lives in the heap");
-        };
-        assert_eq!(b, a + 12);
-        assert_eq!(buf.range_mut(10..).unwrap().write().len, 0);
-        let (start, end) = (4, 3);
-        for error in [buf.range(..11).unwrap_err(), buf.range(start..end).unwrap_err(), buf.range(11..).unwrap_err()] {
-            assert!(error.to_string().contains("buffer of 10 elements"), "{error}");
-        }
-        assert!(buf.range(..=usize::MAX).is_err());
-    }
-
-    #[test]
-    fn copies_check_the_length() {
-        let mut buf = counted(4);
-        let error = buf.copy_from_slice(&[9, 9, 9]).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Length { expected: 4, actual: 3, .. }), "{error}");
-        assert_eq!(buf.to_vec().unwrap(), [1, 4, 7, 10]);
-        let copy = buf.try_clone().unwrap();
-        buf.fill(5).unwrap();
-        assert_eq!(copy.as_slice(), Some(&[1, 4, 7, 10][..]));
-        assert_eq!(buf.as_mut_slice(), Some(&mut [5; 4][..]));
-    }
-
-    #[test]
-    fn a_retired_range_moves_the_buffer_and_keeps_the_rest() {
-        let mut buf = counted(6);
-        let before = buf.read().memory.ptr;
-        buf.range_mut(2..4).unwrap().retire();
-        assert_ne!(buf.read().memory.ptr, before);
-        let after = buf.to_vec().unwrap();
-        assert_eq!((&after[..2], &after[4..]), (&[1, 4][..], &[13, 16][..]));
-    }
-
-    #[test]
-    fn refuses_what_memory_cannot_hold() {
-        let error = DeviceBuffer::<f64>::zeros(Device::Cpu, usize::MAX / 4).unwrap_err();
-        assert!(error.to_string().contains("f64"), "{error}");
-        assert!(DeviceBuffer::<u8>::zeros(Device::Cpu, 0).unwrap().is_empty());
-    }
-}

@@ -15,6 +15,9 @@
 //!   does not end by its deadline, the scope aborts the group.
 //! - The scope's error is the closure's, else that of the first failed call that was not waited for.
 //! - Handles may be dropped or forgotten: the scope does not need them.
+//! - A handle ends with its scope. Where a closure returns one, as `comm.scope(|s| s.all_reduce(&mut x, Sum))` does, the
+//!   compiler says `lifetime may not live long enough` and marks the call: wait inside the scope, end the closure with
+//!   `Ok(())`, or use the calls that own their buffers ([`all_reduce_async`](Communicator::all_reduce_async)).
 //!
 //! ```
 //! use hccl::{Max, Sum};

@@ -37,6 +37,11 @@ impl<A: Axis> Communicator<A> {
 
     /// Receives into `buf` what `peer` sends: as many elements, of the same type.
     ///
+    /// A literal without a type is an `f64` or an `i32` here, as elsewhere in Rust: nothing ties `buf` to what the sender
+    /// sends before the message comes. Where that is an `f32`, say so, as in the example; what does not fit is a
+    /// `Mismatch` on both ranks that names both types. `vec![]` and `Vec::new()` alone do not compile ("type annotations
+    /// needed").
+    ///
     /// ```
     /// let out = hccl::local(3, |comm| {
     ///     let rank = comm.rank().index();
@@ -51,6 +56,13 @@ impl<A: Axis> Communicator<A> {
     ///     Ok(x[0])
     /// })?;
     /// assert_eq!(out, [2.0, 4.0, 8.0]);
+    ///
+    /// let err = hccl::local(2, |comm| match comm.rank().index() {
+    ///     0 => comm.send(&[1.0f32], comm.peer(1)?),
+    ///     _ => comm.recv(&mut [0.0], comm.peer(0)?), // an f64
+    /// })
+    /// .unwrap_err();
+    /// assert!(err.to_string().contains("f32") && err.to_string().contains("f64"), "{err}");
     /// # Ok::<(), hccl::Error>(())
     /// ```
     ///

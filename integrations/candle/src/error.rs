@@ -167,6 +167,10 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// A sampler was refused.
+    #[error("{0}")]
+    Sampler(#[from] crate::sampler::SamplerError),
+
     /// Rank 0 failed at something that it does for all.
     #[error("rank 0: {0}")]
     Rank0(String),
@@ -200,6 +204,28 @@ impl Error {
             Error::Hccl(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+/// The buffer that the refusal gave back is dropped.
+///
+/// ```
+/// fn started(comm: &hccl::Communicator) -> hccl_candle::Result<Vec<i64>> {
+///     Ok(comm.all_reduce_async(vec![1i64], hccl::Sum)?.wait()?) // two kinds of errors of hccl's
+/// }
+/// assert_eq!(hccl_candle::local(2, |comm| started(&comm))?, [[2]; 2]);
+/// # Ok::<(), hccl_candle::Error>(())
+/// ```
+impl<B> From<hccl::Refused<B>> for Error {
+    fn from(refused: hccl::Refused<B>) -> Self {
+        Error::Hccl(refused.into())
+    }
+}
+
+/// The buffer that the failure gave back, if it did, is dropped.
+impl<B> From<hccl::Failed<B>> for Error {
+    fn from(failed: hccl::Failed<B>) -> Self {
+        Error::Hccl(failed.into())
     }
 }
 

@@ -31,6 +31,14 @@
 //! # Ok::<(), hccl_candle::sampler::SamplerError>(())
 //! ```
 
+mod error;
+mod shuffle;
+#[cfg(test)]
+mod tests;
+
+pub use error::SamplerError;
+
+use shuffle::SplitMix64;
 use std::fmt;
 use std::ops::Range;
 
@@ -169,75 +177,6 @@ pub struct SamplerState {
     pub order: Order,
     /// Treatment of the last, incomplete batch.
     pub remainder: Remainder,
-}
-
-/// Why a sampler could not be made or restored.
-///
-/// ```
-/// use hccl_candle::sampler::{Sampler, SamplerError};
-/// let err = Sampler::new(3, 0, 4, 1).unwrap_err();
-/// assert_eq!(err, SamplerError::MoreRanksThanSamples { world: 4, samples: 3 });
-/// assert!(err.to_string().contains("start at most 3 ranks"));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SamplerError {
-    /// The batch size is 0.
-    #[error("batch size is 0: every rank needs at least 1 sample a step")]
-    ZeroBatch,
-    /// There are no samples.
-    #[error("the data set has no samples")]
-    NoSamples,
-    /// The rank is not one of the world's.
-    #[error("rank {rank} is not in a world of {world} (ranks count from 0)")]
-    Rank {
-        /// The rank given.
-        rank: usize,
-        /// The number of ranks given.
-        world: usize,
-    },
-    /// Training with more ranks than samples would give some ranks nothing but copies.
-    #[error("more ranks than samples: {world} ranks, {samples} samples (start at most {samples} ranks)")]
-    MoreRanksThanSamples {
-        /// The number of ranks.
-        world: usize,
-        /// The number of samples.
-        samples: usize,
-    },
-    /// `world * batch` does not fit into a `usize`.
-    #[error("a global batch of {world} ranks x {batch} samples is too large")]
-    GlobalBatch {
-        /// The number of ranks.
-        world: usize,
-        /// Samples a rank and step.
-        batch: usize,
-    },
-    /// [`Remainder::Drop`] would leave an epoch without a step.
-    #[error("{samples} samples do not fill one global batch of {global}, and dropping it would leave no step")]
-    NothingLeft {
-        /// The number of samples.
-        samples: usize,
-        /// Samples of one global batch.
-        global: usize,
-    },
-    /// A saved state belongs to another run.
-    #[error("the saved data position has {field} {saved}, this run has {field} {current}")]
-    Differs {
-        /// What differs.
-        field: &'static str,
-        /// Its value in the saved state.
-        saved: String,
-        /// Its value in this sampler.
-        current: String,
-    },
-    /// A position past the end of an epoch.
-    #[error("data position: step {step} is past the end of an epoch of {steps} steps")]
-    Step {
-        /// The step asked for.
-        step: usize,
-        /// Steps of an epoch.
-        steps: usize,
-    },
 }
 
 /// Hands one rank its batches, epoch after epoch; see the [module page](self).
@@ -549,50 +488,9 @@ impl Iterator for EpochBatches<'_> {
     }
 }
 
-/// The generator SplitMix64 (Steele, Lea and Flood, 2014). Own code, because resuming promises the same permutation
-/// whichever version of whichever crate is installed then.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    /// A stream for one epoch. The seed is mixed before the epoch is added, so that (seed, epoch + 1) and
-    /// (seed + 1, epoch) are unrelated.
-    fn for_epoch(seed: u64, epoch: u64) -> Self {
-        Self(Self(Self(seed).next().wrapping_add(epoch)).next())
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// An unbiased number below `bound`, which is not 0: draws from the incomplete last multiple of it are repeated.
-    fn below(&mut self, bound: u64) -> u64 {
-        let skip = bound.wrapping_neg() % bound;
-        loop {
-            let draw = self.next();
-            if draw >= skip {
-                return draw % bound;
-            }
-        }
-    }
-
-    /// Fisher-Yates, from the last place down.
-    fn shuffle(&mut self, items: &mut [usize]) {
-        for last in (1..items.len()).rev() {
-            let other = self.below(last as u64 + 1) as usize;
-            items.swap(last, other);
-        }
-    }
-}
-
 fn same<T: PartialEq + fmt::Display>(field: &'static str, saved: T, current: T) -> Result<(), SamplerError> {
     if saved == current {
         return Ok(());
     }
     Err(SamplerError::Differs { field, saved: saved.to_string(), current: current.to_string() })
 }
-
-#[cfg(test)]
-mod tests;

@@ -51,6 +51,10 @@ impl Wire {
 /// Ranks agree by flags that travel with each synchronisation. Under every policy but `Error`, a parameter without
 /// gradient on some ranks counts as zeros there. A rank of weight 0 never lacks a gradient.
 ///
+/// candle follows no path through a factor of exactly 0: below `affine(0.0, _)` and `x * 0.0` parameters have no gradient
+/// at all, not one of zeros. To leave a batch out, give its gradients the weight 0
+/// ([`backward_weighted`](crate::DataParallel::backward_weighted)) in place of its loss the factor 0.
+///
 /// ```
 /// # use candle_core::{DType, Device, Tensor};
 /// # use candle_nn::{Init, VarMap};
@@ -67,6 +71,9 @@ impl Wire {
 /// };
 /// assert!(unused(Unused::Error).is_err_and(|err| err.to_string().contains("`unused`")));
 /// assert_eq!((unused(Unused::Zero)?, unused(Unused::Skip)?), (vec![true; 2], vec![false; 2]));
+///
+/// let w = candle_core::Var::new(1f32, &Device::Cpu)?;
+/// assert!(w.affine(0.0, 0.0)?.backward()?.get(&w).is_none());
 /// # Ok::<(), hccl_candle::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
