@@ -40,9 +40,12 @@
 mod cores;
 mod files;
 mod lines;
+mod outcome;
 mod output;
 mod supervise;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::ffi::{OsStr, OsString};
@@ -62,6 +65,7 @@ use output::{Log, Output, Target};
 use supervise::{Supervisor, Watched};
 use sys::{Group, Signals};
 
+pub use outcome::Outcome;
 pub use verdict::Exit;
 
 /// Most ranks of one launch.
@@ -380,88 +384,6 @@ fn random_job() -> Result<String> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-/// How a run ended. What went wrong has been printed on stderr.
-///
-/// ```
-/// use hccl::launch::{Exit, Launch};
-/// let outcome = Launch::new("sh").args(["-c", "[ $HCCL_RANK = 0 ] || kill -9 $$"]).ranks(2).run()?;
-/// assert_eq!((outcome.failed_rank(), outcome.failure()), (Some(1), Some(Exit::Signal(9))));
-/// # Ok::<(), hccl::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    failed: Option<(usize, Exit)>,
-    signal: Option<i32>,
-}
-
-impl Outcome {
-    fn of(watched: Watched, ranks: usize) -> Outcome {
-        let Watched { ended, signal, tails } = watched;
-        let cause = if signal.is_some() { None } else { verdict::first_cause(&ended) };
-        let text = match (signal, cause) {
-            (Some(signal), _) => format!("hccl: ended by {}: all ranks are gone\n", verdict::signal_name(signal)),
-            (None, Some(cause)) => verdict::report(cause, &ended, ranks, tails.get(cause.rank)),
-            (None, None) => String::new(),
-        };
-        // With stderr gone there is nobody to tell; the exit code still says it.
-        let _ = output::write(Target::Err, text.as_bytes());
-        Outcome { failed: cause.map(|cause| (cause.rank, cause.exit)), signal }
-    }
-
-    /// The exit code for the launcher: 0 when all ranks succeeded; else that of the rank that failed first, 128 and
-    /// the signal if one killed it; 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP of the launcher.
-    ///
-    /// ```
-    /// use hccl::launch::Launch;
-    /// let code = |script| Ok::<_, hccl::Error>(Launch::new("sh").args(["-c", script]).run()?.code());
-    /// assert_eq!([code("true")?, code("exit 3")?, code("kill -9 $$")?], [0, 3, 137]);
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn code(&self) -> u8 {
-        match (self.signal, self.failed) {
-            (Some(signal), _) => Exit::Signal(signal).code(),
-            (None, Some((_, exit))) => exit.code(),
-            (None, None) => 0,
-        }
-    }
-
-    /// True when every rank ended with exit code 0.
-    ///
-    /// ```
-    /// use hccl::launch::Launch;
-    /// assert!(Launch::new("true").ranks(2).run()?.is_success());
-    /// assert!(!Launch::new("false").ranks(2).run()?.is_success());
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn is_success(&self) -> bool {
-        self.code() == 0
-    }
-
-    /// The rank that failed first.
-    ///
-    /// ```
-    /// use hccl::launch::Launch;
-    /// let outcome = Launch::new("sh").args(["-c", "test $HCCL_RANK -ne 2"]).ranks(4).run()?;
-    /// assert_eq!(outcome.failed_rank(), Some(2));
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn failed_rank(&self) -> Option<usize> {
-        self.failed.map(|(rank, _)| rank)
-    }
-
-    /// How the rank that failed first ended.
-    ///
-    /// ```
-    /// use hccl::launch::{Exit, Launch};
-    /// let outcome = Launch::new("sh").args(["-c", "exit 9"]).run()?;
-    /// assert_eq!(outcome.failure(), Some(Exit::Code(9)));
-    /// # Ok::<(), hccl::Error>(())
-    /// ```
-    pub fn failure(&self) -> Option<Exit> {
-        self.failed.map(|(_, exit)| exit)
-    }
-}
-
 /// A launch of `ranks` ranks of the running program with the arguments it was given. Ask [`is_rank`] first: a rank that
 /// launches ranks never ends.
 ///
@@ -507,43 +429,4 @@ pub fn is_rank() -> bool {
 /// ```
 pub fn exit_code(error: &Error) -> u8 {
     if error.is_knock_on() { KNOCK_ON } else { 1 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Loss;
-
-    #[test]
-    fn a_lost_peer_has_its_own_exit_code() {
-        let lost = Error::new(ErrorKind::PeerLost { peer: 1, how: Loss::Died });
-        assert_eq!((exit_code(&lost), exit_code(&Error::new(ErrorKind::Closed))), (75, 1));
-    }
-
-    #[test]
-    fn this_program_is_started_with_its_own_arguments() {
-        let launch = this_program(3).unwrap();
-        let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-        assert_eq!((launch.ranks, &launch.args), (3, &args));
-        assert_eq!(launch.program, std::env::current_exe().unwrap());
-    }
-
-    #[test]
-    fn job_ids_differ() {
-        let (a, b) = (random_job().unwrap(), random_job().unwrap());
-        assert!(a != b && a.len() == 32, "{a} {b}");
-    }
-
-    #[test]
-    fn numbers_out_of_range_are_refused_by_flag() {
-        for (launch, flag) in [
-            (Launch::new("true").ranks(0), "--ranks is 0"),
-            (Launch::new("true").ranks(1025), "--ranks is 1025"),
-            (Launch::new("true").threads_per_rank(Some(0)), "--threads-per-rank is 0"),
-            (Launch::new("true").job_id(Some(String::new())), "job id is empty"),
-        ] {
-            let error = launch.run().unwrap_err();
-            assert!(error.to_string().contains(flag), "{error}");
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! lane ──> control (CPU engine)     who is there: compares the calls, sees deaths and aborts
 //!      ──> worker ──> launch        the thread that makes the vendor's calls, and may be given up
 //!                 ──> detour        what HCCL lacks, built from what it has
+//!      ──> watch                  when a wait for that thread ends: peers, deadline, aborts
 //! chip, error, staging, npu         tables, error texts, host memory on its way, memory of the device
 //! init, table                       how a communicator is made: root info, rank table, all devices of a process
 //! ```
@@ -27,6 +28,7 @@ mod launch;
 mod npu;
 mod staging;
 mod table;
+mod watch;
 mod worker;
 
 pub(crate) use init::{process, single, threads};

@@ -13,7 +13,8 @@
 use super::chip::Chip;
 use super::error::{convert, load};
 use super::lane::{Facts, Npu};
-use super::worker::{Ended, RawComm, Station, Watch, Worker};
+use super::watch::Watch;
+use super::worker::{Ended, RawComm, Station, Worker};
 use crate::backend::cpu;
 use crate::backend::cpu::engine::Engine;
 use crate::backend::cpu::group::Group;
