@@ -27,7 +27,7 @@ pub enum Loss {
     Panicked = 3,
 }
 
-/// The machine-readable part of an [`Error`].
+/// The machine-readable part of an [`Error`](super::Error).
 ///
 /// ```
 /// use hccl::{Error, ErrorKind};

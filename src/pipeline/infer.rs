@@ -4,7 +4,7 @@ use super::chunk::lane;
 use super::header::Flags;
 use super::lane::Entry;
 use super::payload::Payload;
-use super::run::{Engine, Lanes, Outside};
+use super::run::{Engine, Lanes, Outside, common};
 use super::shape::{Bound, Symbols};
 use super::stage::{Marker, Pass, StageResult};
 use super::train::{feed, take};
@@ -58,39 +58,6 @@ pub enum Said<Back> {
     Next(Back),
     /// The sequence ends with this. The decision travels with it, so that all ranks drop the slot in the same round.
     End(Back),
-}
-
-macro_rules! common {
-    ($name:ident<$($p:ident),*>) => {
-        impl<A: Axis, $($p: Payload),*> $name<A, $($p),*> {
-            pub(super) fn new(engine: Engine<A>) -> Self {
-                $name { engine, ends: PhantomData }
-            }
-
-            /// The plan that it follows.
-            pub fn plan(&self) -> &Plan {
-                &self.engine.plan
-            }
-
-            /// Stage `index`, when this rank holds it and it is an `S`.
-            pub fn stage_mut<S: 'static>(&mut self, index: usize) -> Option<&mut S> {
-                self.engine.stage_mut(index)
-            }
-
-            /// Every stage of type `S` on this rank, with its number.
-            pub fn stages_mut<S: 'static>(&mut self) -> impl Iterator<Item = (usize, &mut S)> {
-                self.engine.stages_mut()
-            }
-
-            /// Ends the pipeline and writes the trace, if one was asked for. Every rank calls it.
-            ///
-            /// # Errors
-            /// `Resource` when the trace cannot be written, on rank 0; what fails the group.
-            pub fn finish(self) -> Result<()> {
-                self.engine.finish()
-            }
-        }
-    };
 }
 
 common! { Inference<First, Last> }

@@ -384,3 +384,39 @@ impl<A: Axis> Engine<A> {
         moved.map_err(Failure::Link).map(|()| met)
     }
 }
+
+/// What every kind of pipeline has.
+macro_rules! common {
+    ($name:ident<$($p:ident),*>) => {
+        impl<A: Axis, $($p: Payload),*> $name<A, $($p),*> {
+            pub(super) fn new(engine: $crate::pipeline::run::Engine<A>) -> Self {
+                $name { engine, ends: PhantomData }
+            }
+
+            /// The plan that it follows.
+            pub fn plan(&self) -> &Plan {
+                &self.engine.plan
+            }
+
+            /// Stage `index`, when this rank holds it and it is an `S`.
+            pub fn stage_mut<S: 'static>(&mut self, index: usize) -> Option<&mut S> {
+                self.engine.stage_mut(index)
+            }
+
+            /// Every stage of type `S` on this rank, with its number.
+            pub fn stages_mut<S: 'static>(&mut self) -> impl Iterator<Item = (usize, &mut S)> {
+                self.engine.stages_mut()
+            }
+
+            /// Ends the pipeline and writes the trace, if one was asked for. Every rank calls it.
+            ///
+            /// # Errors
+            /// `Resource` when the trace cannot be written, on rank 0; what fails the group.
+            pub fn finish(self) -> Result<()> {
+                self.engine.finish()
+            }
+        }
+    };
+}
+
+pub(super) use common;

@@ -4,7 +4,7 @@ use super::chunk::lane;
 use super::header::Flags;
 use super::lane::{Entry, Lane};
 use super::payload::Payload;
-use super::run::{Engine, Lanes, Outside};
+use super::run::{Engine, Lanes, Outside, common};
 use super::shape::{Bound, Symbols};
 use super::stage::{Grad, StageResult};
 use crate::error::Result;
@@ -39,11 +39,9 @@ impl Losses {
     }
 }
 
-impl<A: Axis, First: Payload, Last: Payload> Trainer<A, First, Last> {
-    pub(super) fn new(engine: Engine<A>) -> Self {
-        Trainer { engine, ends: PhantomData }
-    }
+common! { Trainer<First, Last> }
 
+impl<A: Axis, First: Payload, Last: Payload> Trainer<A, First, Last> {
     /// Runs every microbatch forward and backward, in the order of the plan. Every rank calls it.
     ///
     /// `input` gives the input of a microbatch, on the rank of the first stage. `loss` gives, on the rank of the last
@@ -62,29 +60,6 @@ impl<A: Axis, First: Payload, Last: Payload> Trainer<A, First, Last> {
         let mut outside = Supervised { input, loss, losses, ends: PhantomData };
         self.engine.step("Trainer::step", &mut outside)?;
         Ok(Losses(outside.losses))
-    }
-
-    /// The plan that it follows.
-    pub fn plan(&self) -> &Plan {
-        &self.engine.plan
-    }
-
-    /// Stage `index`, when this rank holds it and it is an `S`.
-    pub fn stage_mut<S: 'static>(&mut self, index: usize) -> Option<&mut S> {
-        self.engine.stage_mut(index)
-    }
-
-    /// Every stage of type `S` on this rank, with its number.
-    pub fn stages_mut<S: 'static>(&mut self) -> impl Iterator<Item = (usize, &mut S)> {
-        self.engine.stages_mut()
-    }
-
-    /// Ends the pipeline and writes the trace, if one was asked for. Every rank calls it.
-    ///
-    /// # Errors
-    /// `Resource` when the trace cannot be written, on rank 0; what fails the group.
-    pub fn finish(self) -> Result<()> {
-        self.engine.finish()
     }
 }
 
